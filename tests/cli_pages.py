@@ -13,6 +13,7 @@ import inspect
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from click.testing import CliRunner
 from rmq_store.cli import commands
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+WIDTH = 116  # of a docstring
 SHOWN_STORE = "/data/rocketmq/store"
 SHOWN_CHECKPOINT = "/data/checkpoint"
 CHECKPOINT = DOCS.parent / "tests" / "storage" / "cli" / "spark-checkpoint"
@@ -73,7 +75,8 @@ def _paragraphs(text: str | None) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text or "")):
         head, _, rest = paragraph.partition("\n")
         if head.strip() != "\b":
-            yield f"{paragraph}\n"
+            # One whose parts depend on the target is a single line.
+            yield f"{paragraph if rest else textwrap.fill(head, WIDTH, break_on_hyphens=False)}\n"
             continue
         lines = rest.splitlines()
         if lines and lines[0].rstrip().endswith(":"):

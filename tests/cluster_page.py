@@ -26,10 +26,10 @@ def options() -> str:
 
 def commands() -> str:
     """A row for each command, in the order of `rmq --help`, and then for those that only a cluster has."""
-    from rmq_store.cli.target.table import COMMANDS, Verdict
+    from rmq_store.cli.target.table import COMMANDS, Support
 
-    paths = [*command_paths(), *(path for path, row in COMMANDS.items() if row.verdict == Verdict.ONLY)]
-    rows = [_row(f"`{path}`", COMMANDS[path].verdict, COMMANDS[path].sentence) for path in paths]
+    paths = [*command_paths(), *(path for path, row in COMMANDS.items() if row.support == Support.ONLY)]
+    rows = [_row(f"`{path}`", COMMANDS[path].support, COMMANDS[path].sentence) for path in paths]
     return "| command | over a cluster | how |\n|---|---|---|\n" + "".join(rows)
 
 

@@ -76,7 +76,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "backup", "monitoring", "repair", "processor",
     ),
     "rmq_store.client": (
-        "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
+        "delivery", "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
     ),
     "rmq_store.server": (
         "requests", "transport", "access", "processors", "pop", "admin", "grpc_definitions", "grpc_v2", "name_server",
@@ -99,12 +99,10 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
 REQUESTS_ARE_MADE_IN: Final = (
     "rmq_store.remoting.questions",
     "rmq_store.remoting.cluster.pull_request",  # 11, a template
-    "rmq_store.remoting.cluster.sending",  # 310, 320 of sinks
-    "rmq_store.client.backend.remote_sending",  # 310, 320 of producers
-    "rmq_store.client.backend.remote_broker",  # 36, 370
+    "rmq_store.client.delivery.request",  # 310, 320, 36
+    "rmq_store.client.backend.remote_broker",  # 370
     "rmq_store.client.backend.remote_transactions",  # 37
     "rmq_store.client.backend.remote_pop",  # 200050, 200051, 200053
-    "rmq_store.client.cluster_retry.send_back_task",  # 36
     "rmq_store.cli.maintenance.broker_clock",  # the clock of a served store
     "rmq_store.server",
 )

@@ -13,7 +13,7 @@ from cluster_methods import METHODS, public_methods
 from cluster_page import PAGE, command_paths, page_with_tables
 from pyspark_rmq.options.option_table import OPTIONS, Option
 from pyspark_rmq.retry.consumed_from import consumed_from
-from rmq_store.cli.target.table import COMMANDS, Row, Verdict
+from rmq_store.cli.target.table import COMMANDS, Row, Support
 
 
 def test_the_page_has_the_rows_of_the_tables() -> None:
@@ -22,7 +22,7 @@ def test_the_page_has_the_rows_of_the_tables() -> None:
 
 
 def test_each_command_has_a_row() -> None:
-    both = {path for path, row in COMMANDS.items() if row.verdict != Verdict.ONLY}
+    both = {path for path, row in COMMANDS.items() if row.support != Support.ONLY}
     assert sorted(both) == sorted(command_paths()), "a row in rmq_store/cli/cluster/table.py"
 
 
@@ -69,10 +69,10 @@ def test_a_function_that_takes_options_of_a_cluster_is_not_called_refused() -> N
 @pytest.mark.parametrize("path", COMMANDS)
 def test_each_row_of_a_command_says_how_it_differs(path: str) -> None:
     row: Row = COMMANDS[path]
-    assert bool(row.sentence) or row.verdict == Verdict.SAME
+    assert bool(row.sentence) or row.support == Support.SAME
     assert not row.sentence.endswith(".") and "|" not in row.sentence
     assert len(row.sentence.split()) <= 60
-    assert bool(row.home) is (row.verdict in (Verdict.DIFFERS, Verdict.ONLY)) or row.verdict == Verdict.SAME
+    assert bool(row.home) is (row.support in (Support.DIFFERS, Support.ONLY)) or row.support == Support.SAME
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)

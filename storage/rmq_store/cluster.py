@@ -6,7 +6,7 @@ The parts are `rmq_store.remoting` (calls), `rmq_store.protocol` (values) and `r
 from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.client.backend.remote import RemoteBackend
-from rmq_store.client.cluster_retry.letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
+from rmq_store.client.cluster_retry.dead_letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
@@ -24,9 +24,18 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.cluster.groups import group_configs, live_members
 from rmq_store.remoting.cluster.offsets import search_offsets
-from rmq_store.remoting.cluster.pull_request import SQL92, PullFilter, evaluates_no_sql92, pull
+from rmq_store.remoting.cluster.pull_request import (
+    SQL92,
+    PullAnswer,
+    PullFilter,
+    PullRequests,
+    answer_of,
+    evaluates_no_sql92,
+    pull,
+)
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.pulling import walk_range
 from rmq_store.remoting.cluster.queries import (
@@ -48,6 +57,7 @@ __all__ = [
     "NOT_AT_SLAVE",
     "SQL92",
     "AnswerRequest",
+    "At",
     "BatchMemory",
     "BrokerAwayError",
     "BrokerEnds",
@@ -62,8 +72,11 @@ __all__ = [
     "MQBrokerError",
     "MessageQueue",
     "PipelineSettings",
+    "PullAnswer",
     "PullFilter",
+    "PullRequests",
     "PullSource",
+    "Question",
     "QueueRange",
     "RemoteBackend",
     "RemotingError",
@@ -82,12 +95,14 @@ __all__ = [
     "WalkedFrames",
     "WritePart",
     "answer_batches",
+    "answer_of",
     "at_brokers",
     "compile_selector",
     "ends_at_brokers",
     "evaluates_no_sql92",
     "frame_columns",
     "frames_of_answer",
+    "gather",
     "group_configs",
     "is_address_server",
     "is_away",

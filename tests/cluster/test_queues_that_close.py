@@ -38,10 +38,10 @@ from rmq_store.client import (
     PushConsumerConfig,
     SimpleConsumer,
 )
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import Record, WritePart
 from rmq_store.client.consume_service.listener import MessageListener
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.protocol.bodies.topics import TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
@@ -228,7 +228,7 @@ def test_the_figure_of_a_broker_grows_with_each_message_and_stands_still_without
     with Cluster(ClusterSettings.of_text(cluster.name_server)) as known, cluster.connect() as broker:
 
         def figure() -> LogFigure:
-            (found,) = log_figures(known, ["broker-a"])
+            found = log_figures(known, ["broker-a"])["broker-a"]
             assert isinstance(found, LogFigure)
             return found
 

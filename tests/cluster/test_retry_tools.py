@@ -18,6 +18,7 @@ from helpers.cluster.waiting import until
 from helpers.cluster.witness import Witness
 from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
 from rmq_store.client.cluster_sink.records import WritePart
+from rmq_store.client.delivery.request import single_request
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 from rmq_store.format.properties.property_string import encode_properties
@@ -26,7 +27,6 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pulling import read_range
-from rmq_store.remoting.cluster.sending import single_request
 from rmq_store.remoting.transport.settings import ClusterSettings
 
 pytestmark = pytest.mark.timeout(600)
@@ -55,7 +55,7 @@ def produced(
     for number, retried in enumerate(times, first):
         properties = {"UNIQ_KEY": f"{number:032X}", "KEYS": "k", "TAGS": "TagA", "a": "b"}
         command = single_request(
-            MessageQueue(topic, "broker-a", 0), b"bill %d" % number, encode_properties(properties).decode(),
+            ours, MessageQueue(topic, "broker-a", 0), b"bill %d" % number, encode_properties(properties).decode(),
             group="producers", flag=9, born_ms=1_700_000_000_000 + number, reconsume_times=retried,
         )  # fmt: skip
         ours.call_broker("broker-a", command)
@@ -138,7 +138,7 @@ PROGRAM = """
 import os, sys
 sys.path[:0] = sys.argv[4:]
 from cluster import test_retry_tools as tools
-from rmq_store.client.cluster_retry import single_sends
+from rmq_store.client.delivery import deliver
 
 point, name_server, group = sys.argv[1:4]
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -147,7 +147,7 @@ from rmq_store.remoting.transport.settings import ClusterSettings
 topic = group.replace("retriers", "Orders")
 ours = Cluster(ClusterSettings.of_text(name_server))
 messages = tools.stored(ours, topic, 100)
-outcome, seen = single_sends.SingleSends._outcome, [0]
+outcome, seen = deliver.Delivery._outcome, [0]
 
 def counting(self, *arguments):
     found = outcome(self, *arguments)
@@ -156,7 +156,7 @@ def counting(self, *arguments):
         os._exit(9)
     return found
 
-single_sends.SingleSends._outcome = counting
+deliver.Delivery._outcome = counting
 tools.send_back(ours, group, tools.mixed(messages))
 os._exit(9)
 """

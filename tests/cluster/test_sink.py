@@ -15,10 +15,10 @@ from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.fault_proxy import FaultProxy, Loss
 from rmq_store.client.cluster_sink import row_encoder
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.errors import UnknownTopicError
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.protocol.errors import ReplayConflictError, SendInDoubtError, TimerNotSupportedError

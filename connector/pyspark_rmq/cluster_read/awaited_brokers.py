@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from rmq_store.cluster import Cluster, MQBrokerError, RemotingError, require_brokers
+from rmq_store.cluster import Cluster, RemotingError, require_brokers
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def _listed(cluster: Cluster, topic: str) -> set[str]:
 
 def _registered(cluster: Cluster) -> set[str]:
     try:
-        return set(cluster.routes.clusters(refresh=True).broker_addr_table)
-    except (MQBrokerError, RemotingError) as error:  # a proxy does not tell (106)
+        return cluster.routes.registered(refresh=True) or set()
+    except RemotingError as error:
         _log.info("the brokers of the cluster are not known: %s", error)
         return set()

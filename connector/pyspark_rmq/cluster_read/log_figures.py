@@ -4,7 +4,8 @@
     they differ, or another process answers        the broker's topics are asked
     they differed less than SETTLE_MS ago, or      asked: a message is in the log before it is in its queue
     the broker says that queues are behind
-    no such figure, no rights, no answer           asked each time; for the figure again after 60 s
+    no answer, or busy                             asked each time, for the figure, too
+    no such figure, no rights                      asked each time; for the figure again after 60 s
 
 A figure only spares questions. Whatever it does not show is found by the slow round through all topics (`known_ends`).
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from rmq_store.cluster import Cluster, LogFigure, RemotingError, log_figures
+from rmq_store.cluster import Cluster, LogFigure, log_figures
 
 SETTLE_MS: Final = 1000.0
 WITHOUT_FIGURE_MS: Final = 60_000.0
@@ -39,11 +40,11 @@ class LogFigures:
     def quiet(self, broker_names: Collection[str], now_ms: float) -> set[str]:
         """Those of the brokers that have nothing new since the last call. Each is asked once, all at once."""
         asked = [name for name in broker_names if self._without_until_ms.get(name, now_ms) <= now_ms]
-        quiet = set()
-        for name, figure in zip(asked, log_figures(self._cluster, asked), strict=True):
+        quiet: set[str] = set()
+        for name, figure in log_figures(self._cluster, asked).items():
             if not isinstance(figure, LogFigure):
                 self._seen.pop(name, None)
-                if not isinstance(figure, RemotingError):
+                if figure is None:
                     self._without_until_ms[name] = now_ms + WITHOUT_FIGURE_MS
                 continue
             before = self._seen.get(name)

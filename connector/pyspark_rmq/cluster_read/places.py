@@ -8,13 +8,20 @@ from typing import NamedTuple
 from rmq_store.cluster import (
     NOT_AT_SLAVE,
     AnswerRequest,
+    At,
     Cluster,
     MessageQueue,
     MQBrokerError,
+    PullAnswer,
     PullFilter,
+    PullRequests,
     PullSource,
+    Question,
     RemotingError,
     answer_batches,
+    answer_of,
+    gather,
+    is_away,
     pull,
     search_offsets,
 )
@@ -67,9 +74,12 @@ class Places:
                 answer = pull(self._cluster, queue, queue_offset, 1, self._filter, broker_id=source.broker_id)
                 break
             except RemotingError as error:
-                if not source.failed(error):
+                if not is_away(error) or not source.failed(error):
                     raise
             except MQBrokerError as error:
+                if source.broker_id == 0 and is_away(error):
+                    answer = self._while_busy(queue, queue_offset)
+                    break
                 if source.broker_id == 0 or error.response_code not in NOT_AT_SLAVE:
                     raise
                 return None
@@ -86,3 +96,11 @@ class Places:
         if offset != queue_offset:
             return None
         return Place(commit_log_offset, first.column(2).cast("int64")[0].as_py() // 1000)
+
+    def _while_busy(self, queue: MessageQueue, queue_offset: int) -> PullAnswer:
+        """The answer of a master that was busy, at the second try, or else that of its slave. The pulls of tasks do not
+        leave the master for it. Raises what the master said if no slave answers.
+        """
+        command = PullRequests(self._cluster, queue, self._filter).request(queue_offset, 1)
+        asked = {queue: Question(queue.broker_name, command, answer_of)}
+        return gather(self._cluster, asked, At.READABLE).required()[queue]

@@ -1,7 +1,7 @@
 """The meaning of a code in an answer, the same for all questions and all who ask.
 
     2, 215, 42900               busy: BUSY
-    2, 14, 215, 1500, 42900     passes by itself: `MQBrokerError.retryable`
+    2, 14, 215, 1500, 42900     passes by itself: `MQBrokerError.retryable`; as no answer: `is_away`
     16; 1 with AclException     lack of rights: of 5.x, and of 4.9, which looks at rights before anything else
     1 otherwise                 nothing there, if the question is for a thing (33, 38, 315)
     26, 206                     the group is not known, or has no member: GROUP_UNKNOWN
@@ -9,7 +9,7 @@
                                 NOT_AT_SLAVE
     0, 19, 20, 21 of a pull     it tells the range of the queue: PULL_CODES
 
-Two judgements are made elsewhere: the fate of a send (`client.cluster_sink.outcomes`), and the repetition of a send
+Two judgements are made elsewhere: the fate of a send (`client.delivery.outcome`), and the repetition of a send
 by a producer (`client.producer.producer_config`), as in Java.
 """
 
@@ -42,8 +42,13 @@ def is_lack_of_rights(code: int, remark: str) -> bool:
 
 
 def is_away(error: Exception) -> bool:
-    """Whether a broker has told nothing now and may tell it later: no answer, or one that passes by itself (busy)."""
-    return isinstance(error, RemotingError) or (isinstance(error, MQBrokerError) and error.retryable)
+    """Whether a broker has told nothing now and may tell it later. It has refused the connection, lost it, not answered
+    in time, or has no address; or it is busy (BUSY), shuts down (14), or closes the connection (1500).
+
+    A broker that is away is neither empty, nor closed, nor deleted. Missing rights, an unknown topic and bytes that do
+    not decode are answers.
+    """
+    return isinstance(error, (RemotingError, MQBrokerError)) and error.retryable
 
 
 def is_nothing_there(code: int, remark: str) -> bool:

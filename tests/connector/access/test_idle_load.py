@@ -8,6 +8,7 @@ import pytest
 
 from pyspark_rmq.access.cluster_reader import ClusterReader
 from pyspark_rmq.cluster_read.known_ends import ROUND_REQUESTS_PER_S
+from pyspark_rmq.cluster_read.log_figures import LogFigures
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.protocol.results import QueueRange
 
@@ -135,6 +136,16 @@ def test_brokers_without_a_figure_are_asked_for_their_topics(
     broker.put("T42", 0, 1)
     assert query.ms_until(1, 1_000) <= 1_000
     assert max(query.run(10_000)) <= 2_100, "a second has one or two rounds of 1,000 requests"
+
+
+@pytest.mark.parametrize("code", [2, 14, 215, 1500])
+def test_a_broker_that_is_busy_is_asked_for_its_figure_again(net: FakeNet, broker: FakeBroker, code: int) -> None:
+    figures = LogFigures(net.cluster())
+    broker.refused[28] = code, "not now"
+    assert figures.quiet(["broker-7"], 0) == set()
+    broker.refused.clear()
+    assert figures.quiet(["broker-7"], 10) == set()
+    assert figures.quiet(["broker-7"], 2_000) == {"broker-7"}
 
 
 def test_news_at_one_broker_ask_for_its_topics_only(net: FakeNet, broker: FakeBroker) -> None:

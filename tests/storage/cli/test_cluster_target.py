@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from helpers.cluster.simulated import SimulatedCluster
 from rmq_store.cli import commands
-from rmq_store.cli.target.table import COMMANDS, Verdict
+from rmq_store.cli.target.table import COMMANDS, Support
 
 Ask = Callable[..., Result]
 
@@ -100,7 +100,7 @@ def test_a_secret_that_is_no_reference_is_refused_and_not_shown(ask: Ask) -> Non
     assert ask("-n", "a:1", "topics", RMQ_SECRET_KEY="TheSecretItself").exit_code == 2
 
 
-@pytest.mark.parametrize("path", [path for path, row in COMMANDS.items() if row.verdict == Verdict.REFUSED])
+@pytest.mark.parametrize("path", [path for path, row in COMMANDS.items() if row.support == Support.REFUSED])
 def test_a_refused_command_ends_with_the_sentence_of_its_row(ask: Ask, path: str) -> None:
     sentence = COMMANDS[path].sentence
     result = ask("-n", "a:1", *path.split(), "--some")

@@ -29,10 +29,11 @@ from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.group_headers import LockBatchMqRequestHeader
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.admin.scope import masters
-from rmq_store.remoting.admin.topics import delete_topic
+from rmq_store.remoting.admin.scope import ask, masters
 from rmq_store.remoting.cluster import groups
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.answer import checked
+from rmq_store.remoting.questions.topics import ask_delete_topic
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.scratch_store import SCRATCH_CONFIG
@@ -136,7 +137,7 @@ def test_it_takes_changes_and_has_a_port_for_grpc_when_asked(
     broker: RmqTestBroker, cluster: Cluster, scratch: Path
 ) -> None:
     broker.send("Orders", ["a"])
-    delete_topic(cluster, masters(cluster)[0], "Orders")
+    ask(cluster, masters(cluster)[0], ask_delete_topic(cluster, "Orders"), checked)
     assert broker.store.find_topic("Orders") is None
     with pytest.raises(UsageError, match="grpc_port=0"):
         _ = broker.grpc_address

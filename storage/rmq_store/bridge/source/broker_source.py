@@ -6,8 +6,7 @@ broker; another broker's go by a mirror of another name, into topics of other na
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,17 +16,15 @@ from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batche
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text.names import is_system_topic
-from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import or_before
 from rmq_store.remoting.cluster.offsets import search_offset
 from rmq_store.remoting.cluster.pull_request import PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
 from rmq_store.remoting.cluster.routes import TopicQueues
 from rmq_store.remoting.cluster.topics import CheckedTopics, topic_stats
-
-_log = logging.getLogger(__name__)
 
 _COLUMNS: Final = tuple(MESSAGE_SCHEMA.names)
 _MARK_COLUMNS: Final = ("commitLogOffset", "storeTimestamp")
@@ -61,13 +58,8 @@ class BrokerSource:
 
     def topics(self) -> list[str]:
         """Users' topics that the broker has; those of before while no name server answers."""
-        try:
-            self._names = [name for name in self._cluster.topics() if not is_system_topic(name)]
-        except RemotingError as error:
-            if not self._names:
-                raise
-            _log.warning("the topics are those of before: %s", error)
-        names = self._names
+        told = or_before(self._cluster.topics, self._names or None, "the topics")
+        names = self._names = [name for name in told if not is_system_topic(name)]
         if self._broker_name is None:
             return names
         found = []
@@ -100,15 +92,10 @@ class BrokerSource:
     def queue_ranges(self, topic: str) -> dict[int, QueueRange]:
         """As `MessageSource.queue_ranges`."""
         if topic not in self._asked or topic not in self._ranges:
-            broker_name = self._broker_of(topic)
-            try:
-                stats = topic_stats(self._cluster, topic, (broker_name,))
-            except RemotingError as error:
-                if topic not in self._ranges:
-                    raise
-                _log.warning("the ends of topic %s are those of before: %s", topic, error)
-            else:
-                self._ranges[topic] = {queue.queue_id: span for queue, span in stats.items()}
+            broker_name, known = self._broker_of(topic), self._ranges.get(topic)
+            self._ranges[topic] = or_before(
+                lambda: _by_id(topic_stats(self._cluster, topic, (broker_name,))), known, f"the ends of topic {topic}"
+            )
             self._asked.add(topic)
         return self._ranges[topic]
 
@@ -179,3 +166,7 @@ class BrokerSource:
         if self._broker_name is not None:
             return self._broker_name
         return next(iter(sorted(self._cluster.known_route(topic).queues)))
+
+
+def _by_id(ranges: Mapping[MessageQueue, QueueRange]) -> dict[int, QueueRange]:
+    return {queue.queue_id: span for queue, span in ranges.items()}

@@ -19,8 +19,8 @@ from rmq_store.cli.messages.consume import (
     parse_group_start,
     show_row,
 )
-from rmq_store.cli.shared.message_text import columns_of, tell
-from rmq_store.cli.shared.output import wide_option
+from rmq_store.cli.shared.message_text import columns_of
+from rmq_store.cli.shared.output import tell, wide_option
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
 from rmq_store.errors import UsageError
 

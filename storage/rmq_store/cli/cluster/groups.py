@@ -50,7 +50,7 @@ def groups(target: ClusterTarget, as_json: bool, names: tuple[str, ...], per_que
             if group.queues or names or show_all
         ]
     write_groups(found, as_json=as_json, per_queue=per_queue or bool(names))
-    answers.tell()
+    answers.report()
 
 
 class _Left:
@@ -74,7 +74,7 @@ class _Left:
             except MQBrokerError:
                 return None  # no right to read the ledger's topic: all other columns are known
             except (RemotingError, SlaveBehindError) as error:
-                self._answers.miss(broker_name, error)
+                self._answers.failed(broker_name, error)
                 return None
             left -= sum(
                 redriven[queue.queue_id].count_in(*limits)

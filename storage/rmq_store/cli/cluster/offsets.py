@@ -45,7 +45,7 @@ def show(target: ClusterTarget, as_json: bool, group: str, topics: tuple[str, ..
         places = _places(cluster, answers, group, topics)
         answers.require_any()
     write_places([_place(queue, *place) for queue, place in places.items()], as_json=as_json)
-    answers.tell()
+    answers.report()
 
 
 @click.command(
@@ -73,7 +73,7 @@ def export(target: ClusterTarget, as_json: bool, group: str) -> None:
             for one in progress.queues:
                 if one.committed is not None:
                     found.setdefault(one.queue.topic, {})[shown(one.queue)] = one.committed
-    answers.tell()
+    answers.report()
     write_json(found)
 
 

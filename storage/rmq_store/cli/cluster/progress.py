@@ -13,12 +13,11 @@ from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import UsageError, did_you_mean
 from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.answers import PULL_CODES
-from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import store_timestamp_ms
+from rmq_store.remoting.cluster.gather import At, Question, gather
+from rmq_store.remoting.cluster.offsets import gather_consumer_offsets, store_timestamp_ms
 from rmq_store.remoting.cluster.pull_request import PullRequests, answer_of
 from rmq_store.remoting.questions.groups import (
     ask_consume_stats,
@@ -26,7 +25,6 @@ from rmq_store.remoting.questions.groups import (
     read_consume_stats,
     read_group_configs,
 )
-from rmq_store.remoting.questions.offsets import ask_consumer_offset
 
 _GROUPS_AT_ONCE: Final = 64
 # Answers that may each hold a message of 4 MiB.
@@ -72,7 +70,7 @@ def known_groups(cluster: Cluster, answers: Answers) -> set[str]:
     """The groups of all brokers (201), without those of the system."""
     found: set[str] = set()
     commands = [(name, ask_group_configs()) for name in cluster.broker_names()]
-    for table in answers.ask(commands, read_group_configs):
+    for table in answers.ask_together(commands, read_group_configs):
         found.update(cluster.plain_names(table or ()))
     return {name for name in found if not is_system_group(name)}
 
@@ -103,7 +101,7 @@ def progress_of(
         asked = [(group, broker) for group in part for broker in cluster.broker_names()]
         commands = [(broker, ask_consume_stats(cluster, group)) for group, broker in asked]
         queues: dict[str, list[QueueProgress]] = {group: [] for group in part}
-        for (group, broker), stats in zip(asked, answers.ask(commands, read_consume_stats), strict=True):
+        for (group, broker), stats in zip(asked, answers.ask_together(commands, read_consume_stats), strict=True):
             for queue, one in stats.offset_table.items() if stats is not None else ():
                 plain = MessageQueue(cluster.plain_name(queue.topic), broker, queue.queue_id)
                 queues[group].append(QueueProgress(plain, max(one.broker_offset, 0), max(one.consumer_offset, 0)))
@@ -116,16 +114,8 @@ def progress_of(
 
 def _without_zeros(cluster: Cluster, group: str, queues: Sequence[QueueProgress]) -> list[QueueProgress]:
     """The queues, with None where the group has no offset: 208 tells that as 0, and 5.x brokers know better (14)."""
-    unsure = [one for one in queues if not one.committed]
-    commands = [
-        (one.queue.broker_name, ask_consumer_offset(cluster, group, one.queue, set_zero_if_not_found=False))
-        for one in unsure
-    ]
-    absent = {
-        one.queue
-        for one, answer in zip(unsure, cluster.read_all(commands), strict=True)
-        if not isinstance(answer, RemotingError) and answer.code == ResponseCode.QUERY_NOT_FOUND
-    }
+    told = gather_consumer_offsets(cluster, group, [one.queue for one in queues if not one.committed]).told
+    absent = {queue for queue, one in told.items() if one.error is None and one.value is None}
     return [replace(one, committed=None) if one.queue in absent else one for one in queues]
 
 
@@ -141,15 +131,17 @@ def with_ages(
         part = behind[first : first + _PULLS_AT_ONCE]
         offsets = {one.queue: one.committed or 0 for one in part}
         for again in (False, True):
-            commands = [
-                (queue.broker_name, PullRequests(cluster, queue, target.filter()).request(offset, 1))
+            pulls = {
+                queue: Question(
+                    queue.broker_name, PullRequests(cluster, queue, target.filter()).request(offset, 1), answer_of
+                )
                 for queue, offset in offsets.items()
-            ]
+            }
             moved: dict[MessageQueue, int] = {}
-            for queue, given in zip(list(offsets), cluster.read_all(commands), strict=True):
-                if isinstance(given, RemotingError) or given.code not in PULL_CODES:
+            for queue, told in gather(cluster, pulls, At.READABLE).told.items():
+                answer = told.value
+                if answer is None:
                     continue
-                answer = answer_of(given, queue.broker_name)
                 if answer.frames:
                     ages[queue] = max(now_ms - store_timestamp_ms(answer.frames), 0)
                 elif answer.min_offset > offsets[queue] and not again:  # retention took what is not consumed

@@ -87,9 +87,9 @@ def _open_ranges(cluster: Cluster, answers: Answers, ends: BrokerEnds) -> dict[M
         else:
             ranges = ends.required().ranges
     except (RemotingError, MQBrokerError) as error:
-        answers.miss(broker_name, error)
+        answers.failed(broker_name, error)
         return {}
-    answers.hear(broker_name)
+    answers.succeeded(broker_name)
     return {queue: ranges[queue] for queue in queues}
 
 

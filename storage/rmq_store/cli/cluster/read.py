@@ -53,7 +53,7 @@ def read(
         rows = _rows(cluster, target, answers, topic, queue, beginning, limit, columns)
         write_rows(rows, as_json=as_json, body=body)
         answers.require_any()
-    answers.tell()
+    answers.report()
 
 
 def _rows(

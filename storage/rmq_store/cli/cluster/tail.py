@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rmq_store.cli.messages.tail import reader_left
-from rmq_store.cli.shared.message_text import body_option, columns_of, json_row, message_line, tell
-from rmq_store.cli.shared.output import wide_option, write_json
+from rmq_store.cli.shared.message_text import body_option, columns_of, json_row, message_line
+from rmq_store.cli.shared.output import tell, wide_option, write_json
 from rmq_store.cli.shared.targets import parse_start, start_option
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
 from rmq_store.errors import UsageError

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 from rmq_store.broker.monitoring import metric_table as table
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from rmq_store.format.text.openmetrics import Metric, MetricFamily
-from rmq_store.protocol.bodies.groups import OffsetWrapper
+from rmq_store.protocol.bodies.groups import ConsumeStats, OffsetWrapper
 from rmq_store.protocol.bodies.topics import TopicOffset
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At, Question, Told, gather
 from rmq_store.remoting.cluster.names import is_in_namespace
 from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, ends_at_brokers
 from rmq_store.remoting.questions.brokers import ask_runtime_info, read_runtime_info
@@ -48,7 +48,7 @@ class _Sample(NamedTuple):
     number: float
 
 
-class _Question(NamedTuple):
+class _GroupAt(NamedTuple):
     broker_name: str
     group: str
 
@@ -73,26 +73,31 @@ def cluster_metrics(cluster: Cluster, *, queues: bool = False) -> list[MetricFam
 
 def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[str, _Sample]]:
     topics_at: list[TopicAt] = []
-    questions: list[_Question] = []
+    questions: list[_GroupAt] = []
     failure: Exception | None = None
     reached = False
-    asked = ask_topic_configs, ask_group_configs, ask_runtime_info
-    answers = iter(cluster.read_all([(name, ask()) for name in broker_names for ask in asked]))
-    for name, given in zip(broker_names, zip(answers, answers, answers, strict=True), strict=True):
-        try:
-            topics, groups = read_topic_configs(given[0], name), read_group_configs(given[1], name)
-        except (RemotingError, MQBrokerError) as error:
-            failure = error
+    asked: dict[tuple[str, str], Question[Any]] = {}
+    for name in broker_names:
+        asked[name, "topics"] = Question(name, ask_topic_configs(), read_topic_configs)
+        asked[name, "groups"] = Question(name, ask_group_configs(), read_group_configs)
+        asked[name, "figures"] = Question(name, ask_runtime_info(), read_runtime_info)
+    told = gather(cluster, asked, At.READABLE).told
+    for name in broker_names:
+        of_topics, of_groups = told[name, "topics"], told[name, "groups"]
+        if of_topics.error is not None or of_groups.error is not None:
+            failure = of_topics.error or of_groups.error
             yield name, _Sample(table.UNREADABLE, ("", ""), 1)
             continue
         reached = True
+        topics, groups = of_topics.required(), of_groups.required()
         topic_names, group_names = _of_namespace(cluster, topics), _of_namespace(cluster, groups)
         yield name, _Sample(table.TOPIC_NUMBER, (), len(topic_names))
         yield name, _Sample(table.GROUP_NUMBER, (), len(group_names))
-        for sample in _figures(given[2]):
+        # They need rights of their own; without them there are none.
+        for sample in _figures(told[name, "figures"].value or {}):
             yield name, sample
         topics_at += (TopicAt(cluster.plain_name(one), name, topics[one].read_queue_nums) for one in topic_names)
-        questions += (_Question(name, group) for group in group_names)
+        questions += (_GroupAt(name, group) for group in group_names)
     if failure is not None and not reached:
         raise failure
     for first in range(0, len(topics_at), _AT_ONCE):
@@ -101,10 +106,12 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
                 yield ends.asked.broker_name, sample
     for first in range(0, len(questions), _AT_ONCE):
         part = questions[first : first + _AT_ONCE]
-        commands = [(question.broker_name, ask_consume_stats(cluster, question.group)) for question in part]
-        given_all = cluster.read_all(commands)
-        for question, answer in zip(part, given_all, strict=True):
-            for sample in _group_samples(cluster, question, answer):
+        progress = {
+            question: Question(question.broker_name, ask_consume_stats(cluster, question.group), read_consume_stats)
+            for question in part
+        }
+        for question, one in gather(cluster, progress, At.READABLE).told.items():
+            for sample in _group_samples(cluster, question, one):
                 yield question.broker_name, sample
 
 
@@ -121,13 +128,11 @@ def _topic_samples(ends: BrokerEnds) -> Iterator[_Sample]:
 
 
 def _group_samples(
-    cluster: Cluster, question: _Question, given: RemotingCommand | RemotingError
+    cluster: Cluster, question: _GroupAt, told: Told[ConsumeStats | None]
 ) -> Iterator[_Sample]:
-    group = cluster.plain_name(question.group)
-    try:
-        stats = read_consume_stats(given, question.broker_name)
-    except (RemotingError, MQBrokerError) as error:
-        if not _is_gone(error):
+    group, stats = cluster.plain_name(question.group), told.value
+    if told.error is not None:
+        if not _is_gone(told.error):
             yield _Sample(table.UNREADABLE, (group, ""), 1)
         return
     progress: dict[str, list[tuple[MessageQueue, OffsetWrapper]]] = {}
@@ -172,11 +177,8 @@ def _ends(topic: str, queues: Mapping[int, TopicOffset]) -> Iterator[_Sample]:
         yield _Sample(table.SENT_TO_DLQ, of_group, ever)
 
 
-def _figures(given: RemotingCommand | RemotingError) -> Iterator[_Sample]:
-    """Of the runtime info, which needs rights of its own; nothing without them."""
-    if isinstance(given, RemotingError) or given.code != ResponseCode.SUCCESS:
-        return
-    texts = read_runtime_info(given, "")
+def _figures(texts: Mapping[str, str]) -> Iterator[_Sample]:
+    """Of the runtime info."""
     for metric, name in ((table.LOG_MIN_OFFSET, "commitLogMinOffset"), (table.LOG_MAX_OFFSET, "commitLogMaxOffset")):
         if texts.get(name, "").isdecimal():
             yield _Sample(metric, (), int(texts[name]))

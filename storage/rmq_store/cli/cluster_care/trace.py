@@ -77,7 +77,7 @@ def trace(
         asked.require_all()
         raise no_record("no record of this message is at the brokers")
     write_lives(lives, as_json=as_json, events=events)
-    asked.tell()
+    asked.report()
 
 
 class _History:
@@ -133,7 +133,7 @@ class _History:
             try:
                 lives.append(self._life(unique_key, name, records, is_complete))
             except (MQBrokerError, RemotingError) as error:
-                self._asked.miss(name, error)
+                self._asked.failed(name, error)
         return lives
 
     def _topics_of_copies(self, topic: str, holders: Sequence[str]) -> list[str]:
@@ -142,7 +142,7 @@ class _History:
             try:
                 groups.update(self._tracker.groups(topic, name))
             except (MQBrokerError, RemotingError) as error:
-                self._asked.miss(name, error)
+                self._asked.failed(name, error)
         copies = [make(group) for group in sorted(groups) for make in (names.retry_topic, names.dlq_topic)]
         return [topic, *_waiting_topics(), *copies]
 
@@ -157,7 +157,7 @@ class _History:
 
         answers = copies_by_key(
             self._cluster, dict.fromkeys(topics), broker_names, key,
-            on_missing=self._asked.miss, is_unique_key=is_unique_key,
+            on_missing=self._asked.failed, is_unique_key=is_unique_key,
         )  # fmt: skip
         found = {(name, one.commit_log_offset): one for name, one in messages_of(self._cluster, answers)}
         return [(name, one) for (name, _), one in found.items()], not any(answer.is_full for answer in answers)
@@ -181,13 +181,14 @@ class _History:
 
     def _entry_ms(self, record: StoredMessage, broker_name: str) -> int | None:
         """The due time in the queue entry of a delayed message; None if the broker does not show it."""
-        from rmq_store.remoting.admin.brokers import queue_entries
-        from rmq_store.remoting.admin.scope import masters
+        from rmq_store.remoting.admin.scope import ask, masters
+        from rmq_store.remoting.questions.brokers import ask_queue_entries, read_queue_entries
 
         try:
             (process,) = (one for one in masters(self._cluster) if one.broker_name == broker_name)
             place = record.topic, record.queue_id, record.queue_offset
-            entries = queue_entries(self._cluster, process, *place, 1).queue_data
+            command = ask_queue_entries(self._cluster, *place, 1)
+            entries = ask(self._cluster, process, command, read_queue_entries).queue_data
         except (MQBrokerError, RemotingError, ValueError) as error:
             text = f"rmq: broker {broker_name} does not show when delayed messages are due: {without_codes(str(error))}"
             click.echo(printable(text), err=True)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from rmq_store.cli.checks import FAIL, OK, Finding
+from rmq_store.client.delivery.request import single_request
 from rmq_store.format.text.names import retry_topic
 from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pull_request import PullFilter, PullRequests
-from rmq_store.remoting.cluster.sending import single_request
 from rmq_store.remoting.questions.answer import lacks_rights
 from rmq_store.remoting.questions.offsets import ask_consumer_offset
 from rmq_store.remoting.questions.topics import ask_topic_stats
@@ -44,9 +44,9 @@ def _questions(
     yield "source: ends", f"Get (4.9: SUB) on topic {wire}", ask_topic_stats(cluster, topic, broker_name)
     pulls = PullRequests(cluster, MessageQueue(topic, broker_name, 0), PullFilter(group=pull_group))
     yield "source: messages", f"Sub (4.9: SUB) on topic {wire} and group {pull_group}", pulls.request(0, 1)
-    nowhere = MessageQueue(wire, broker_name, NO_QUEUE)
+    nowhere = MessageQueue(topic, broker_name, NO_QUEUE)
     yield "sink: sends", f"Pub (4.9: PUB) on topic {wire}", single_request(
-        nowhere, b"?", "", group="rmq_doctor", born_ms=now_ms
+        cluster, nowhere, b"?", "", group="rmq_doctor", born_ms=now_ms
     )
     if group:
         for name in (topic, retry_topic(group)):

@@ -42,7 +42,7 @@ def list_(target: ClusterTarget, as_json: bool, groups: tuple[str, ...]) -> None
                 tally.add(batch)
             found.append(tally.summary(name, rows.count(), rows.redriven_count(), None))
     write_groups([entry for entry in found if entry["deadLetters"] or groups], as_json=as_json)
-    answers.tell()
+    answers.report()
 
 
 @like(dlq_list.show)
@@ -67,7 +67,7 @@ def show(
         rows = ClusterLetterRows(cluster, target, answers, group, wanted)
         found = [row for batch in rows.newest(limit, columns) for row in rows_of(batch)]
     write_letters(found, body, as_json=as_json, of_cluster=True)
-    answers.tell()
+    answers.report()
 
 
 @like(dlq_export.export)
@@ -91,10 +91,10 @@ def export(
     with target.open() as cluster:
         answers = Answers(cluster)
         rows = ClusterLetterRows(cluster, target, answers, group, wanted)
-        answers.tell()
+        answers.report()
         count = file.write(rows.batches())
     file.tell(group, count, as_json=as_json)
-    answers.tell()
+    answers.report()
 
 
 def _since_ms(text: str | None) -> int | None:

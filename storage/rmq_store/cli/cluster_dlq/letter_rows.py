@@ -149,7 +149,7 @@ class ClusterLetterRows:
             try:
                 self._moved[name] = self._letters.redriven(self.group, name)
             except (RemotingError, MQBrokerError, SlaveBehindError) as error:
-                self._answers.miss(name, error)
+                self._answers.failed(name, error)
                 self._moved[name] = None
         moved = self._moved[name]
         return None if moved is None else moved.get(queue.queue_id, OffsetRanges.none())

@@ -57,7 +57,7 @@ def redrive(
     with target.open() as cluster:
         answers = Answers(cluster)
         rows = ClusterLetterRows(cluster, target, answers, group, wanted)
-        answers.tell()
+        answers.report()
         letters = ClusterDeadLetters(cluster, pull_group=target.pull_group)
         redrive_run.run(
             group,

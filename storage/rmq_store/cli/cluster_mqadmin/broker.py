@@ -21,6 +21,7 @@ from rmq_store.cli.mqadmin_print.brokers import (
 from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.output import write_json
 from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,12 +40,9 @@ _TOTALS_COLUMNS = ("#Cluster Name", "#Broker Name", "#InTotalYest", "#OutTotalYe
 @like(store_commands.broker_status, BROKER, CLUSTER)
 def broker_status(target: ClusterTarget, as_json: bool, broker_address: str | None, cluster_name: str | None) -> None:
     """Runtime information of one broker (-b), or of every master of a cluster."""
-    from rmq_store.remoting.admin.brokers import runtime_info
-
     brokers = Brokers()
     with target.open() as cluster:
-        processes = chosen(cluster, broker_address, cluster_name)
-        answers = brokers.ask_each(processes, partial(runtime_info, cluster))
+        answers = _figures(cluster, brokers, chosen(cluster, broker_address, cluster_name))
     if as_json:
         write_json([{**_place(process), **state} for process, state in answers])
     elif broker_address is not None:
@@ -65,12 +63,9 @@ def get_broker_config(
 
     Passwords, keys and other credentials are shown as ***.
     """
-    from rmq_store.remoting.admin.brokers import broker_config
-
     brokers = Brokers()
     with target.open() as cluster:
-        asked = _chosen(cluster, broker_address, cluster_name, with_slaves=True)
-        answers = brokers.ask_each(asked, partial(broker_config, cluster))
+        answers = _settings(cluster, brokers, _chosen(cluster, broker_address, cluster_name, with_slaves=True))
     if as_json:
         write_json(
             [
@@ -82,6 +77,13 @@ def get_broker_config(
         role = "" if broker_address is not None else "My Slave: " if process.broker_id else "Master: "
         write_settings(f"{role}{process.address}", without_credentials(settings))
     brokers.tell()
+
+
+def _settings(cluster: Cluster, brokers: Brokers, processes: Sequence[BrokerProcess]) -> Answers:
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.brokers import ask_broker_config, read_broker_config
+
+    return brokers.ask_each(processes, partial(ask, cluster, command=ask_broker_config(), read=read_broker_config))
 
 
 def _chosen(
@@ -109,28 +111,34 @@ def update_broker_config(
     Most settings take effect at once, some at the next start. A name that one of the brokers does not have is refused
     before the first change: a broker itself would answer "success".
     """
-    from rmq_store.remoting.admin.brokers import broker_config, require_setting
-    from rmq_store.remoting.admin.brokers import update_broker_config as update
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.answer import checked
+    from rmq_store.remoting.questions.brokers import ask_update_broker_config
 
     brokers = Brokers()
 
     def change(process: BrokerProcess) -> str:
-        update(cluster, process, key, value)
+        ask(cluster, process, ask_update_broker_config(key, value), checked)
         return process.address
 
     with target.open() as cluster:
-        settings = dict(
-            brokers.ask_each(
-                _chosen(cluster, broker_address, cluster_name, with_slaves=with_slaves), partial(broker_config, cluster)
-            )
-        )
-        require_setting(settings, key)
+        asked = _chosen(cluster, broker_address, cluster_name, with_slaves=with_slaves)
+        settings = dict(_settings(cluster, brokers, asked))
+        _require_setting(settings, key)
         answers = brokers.ask_each(settings, change)
     if as_json:
         write_json([{**_place(process), key: value} for process, _ in answers])
     for _, address in [] if as_json else answers:
         write_line("update broker config success, %s", address)
     brokers.tell()
+
+
+def _require_setting(settings: Mapping[BrokerProcess, Mapping[str, str]], name: str) -> None:
+    """Raise UsageError if the settings of a process lack a name; it names all of these processes."""
+    without = [process for process, known in settings.items() if name not in known]
+    if without:
+        places = ", ".join(f"{process.broker_name} ({process.address})" for process in without)
+        raise UsageError(f"broker {places} has no setting {name!r}: nothing is changed at any broker")
 
 
 _MORE = click.Option(["-m", "--moreStats", "more"], is_flag=True, help="Messages of today and yesterday instead.")
@@ -167,11 +175,17 @@ def cluster_list(
 
 
 def _answers(cluster: Cluster, brokers: Brokers, cluster_name: str | None) -> Answers:
-    from rmq_store.remoting.admin.brokers import runtime_info
     from rmq_store.remoting.admin.scope import processes
 
     cluster.routes.clusters(refresh=True)
-    return brokers.ask_each(processes(cluster, cluster_name), partial(runtime_info, cluster))
+    return _figures(cluster, brokers, processes(cluster, cluster_name))
+
+
+def _figures(cluster: Cluster, brokers: Brokers, processes: Sequence[BrokerProcess]) -> Answers:
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.brokers import ask_runtime_info, read_runtime_info
+
+    return brokers.ask_each(processes, partial(ask, cluster, command=ask_runtime_info(), read=read_runtime_info))
 
 
 def _write_process(process: BrokerProcess, state: Mapping[str, str]) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from rmq_store.cli.shared import parameters
 from rmq_store.cli.shared.output import printable
-from rmq_store.cli.target.cluster_target import ClusterCommand, cluster_options
+from rmq_store.cli.target.command import cluster_variant_of
 from rmq_store.errors import StoreError, UnknownTopicError, UsageError
 
 if TYPE_CHECKING:
@@ -31,41 +30,7 @@ CLUSTER = click.Option(
 LMQ_CLUSTER = click.Option(["-c", "--clusterName"], hidden=True, expose_value=False)
 """mqadmin finds the route of an LMQ by it: not needed here."""
 
-# Of a command for a store: what names the store, and what `cluster_options` adds.
-_OF_STORE = {*parameters.STORE_PARAMETERS, "as_json"}
-# What chooses brokers must not be ignored: a command that cannot choose does not know these.
-_CHOICES = frozenset({"--brokerAddr", "--clusterName"})
-
-
-def like(store: click.Command, *more: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command over a cluster with the name and the options of one for a store, and with `more`. It gets `target:
-    ClusterTarget`, and no root. Flags of mqadmin that a store ignores or refuses are ignored or refused here, too, if
-    neither `more` nor the way to the cluster has them.
-    """
-
-    def add(function: Callable[..., Any]) -> click.Command:
-        made = click.command(
-            store.name, cls=ClusterCommand, short_help=store.short_help, epilog=_epilog(store.epilog or "")
-        )(cluster_options()(function))
-        taken = _CHOICES.union(*(one.opts for one in (*made.params, *more)))
-        own = [
-            one
-            for one in store.params
-            if one.name not in _OF_STORE and not (getattr(one, "hidden", False) and taken.intersection(one.opts))
-        ]
-        made.params[:0] = [*own, *more]
-        return made
-
-    return add
-
-
-def _epilog(text: str) -> str:
-    """The examples with a cluster in place of a store."""
-    lines = []
-    for line in text.splitlines():
-        command, store, _ = line.partition(" --store ")
-        lines.append(command.replace("  rmq ", "  rmq -n ns1:9876 ", 1) if store else line)
-    return "\n".join(lines)
+like = cluster_variant_of
 
 
 def chosen(cluster: Cluster, broker_address: str | None, cluster_name: str | None) -> list[BrokerProcess]:

@@ -65,14 +65,14 @@ def export_configs(target: ClusterTarget, as_json: bool, directory: Path, cluste
     """Write the settings of a cluster's masters that mqadmin exports, and the cluster's size, to configs.json; with
     --json, print them instead. No file is written if a broker does not answer.
     """
-    from rmq_store.remoting.admin.brokers import broker_config
-    from rmq_store.remoting.admin.scope import processes, the_cluster_name
+    from rmq_store.remoting.admin.scope import ask, processes, the_cluster_name
+    from rmq_store.remoting.questions.brokers import ask_broker_config, read_broker_config
 
     brokers = Brokers()
     with target.open() as cluster:
         known = processes(cluster, cluster_name or the_cluster_name(cluster))
         masters = [one for one in known if one.broker_id == 0]
-        answers = brokers.ask_each(masters, partial(broker_config, cluster))
+        answers = brokers.ask_each(masters, partial(ask, cluster, command=ask_broker_config(), read=read_broker_config))
         name_servers = len(cluster.name_servers.addresses())
     brokers.tell()
     settings = {
@@ -89,8 +89,9 @@ def _tables(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """Topics and groups of one broker by name, without those of the system."""
     from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUPS, is_system_group, is_system_topic
-    from rmq_store.remoting.admin.groups import group_configs
-    from rmq_store.remoting.admin.topics import topic_configs
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.groups import ask_group_configs, read_group_configs
+    from rmq_store.remoting.questions.topics import ask_topic_configs, read_topic_configs
 
     left_out = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)
     # A broker has topics of these names for itself.
@@ -98,12 +99,12 @@ def _tables(
 
     topics = {
         name: config
-        for name, config in topic_configs(cluster, process).items()
+        for name, config in ask(cluster, process, ask_topic_configs(), read_topic_configs).items()
         if not (name in own or is_system_topic(name) or name.startswith(left_out))
     }
     groups = {
         name: config
-        for name, config in group_configs(cluster, process).items()
+        for name, config in ask(cluster, process, ask_group_configs(), read_group_configs).items()
         if name not in SYSTEM_GROUPS and not is_system_group(name)
     }
     return _plain(cluster, topics, "topicName"), _plain(cluster, groups, "groupName")

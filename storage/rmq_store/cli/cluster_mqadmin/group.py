@@ -46,7 +46,10 @@ def update_sub_group(
     settings without an option stay as each broker has them; mqadmin would reset them to its defaults.
     """
     from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
-    from rmq_store.remoting.admin.groups import group_config, update_group
+    from rmq_store.remoting.admin.groups import group_config
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.answer import checked
+    from rmq_store.remoting.questions.groups import ask_update_group
 
     named = {name: value for name, value in given.items() if value is not None}
     if policy is not None:
@@ -61,7 +64,7 @@ def update_sub_group(
         after = changed_group(group_config(cluster, process, group) or default, named, changes)
         # A broker takes attributes as changes, in the spelling of the option.
         asked = {f"-{name}" if value is None else f"+{name}": value or "" for name, value in changes.items()}
-        update_group(cluster, process, replace(after, attributes=asked or None))
+        ask(cluster, process, ask_update_group(replace(after, attributes=asked or None)), checked)
         return replace(after, group_name=group)
 
     with target.open() as cluster:
@@ -95,8 +98,15 @@ def delete_sub_group(
     tell theirs.
     """
     from rmq_store.format.text.names import dlq_topic, retry_topic
-    from rmq_store.remoting.admin import groups as at_brokers
-    from rmq_store.remoting.admin import topics
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.admin.topics import delete_route
+    from rmq_store.remoting.questions.answer import checked
+    from rmq_store.remoting.questions.groups import (
+        ask_consumer_connections,
+        ask_delete_group,
+        read_consumer_connections,
+    )
+    from rmq_store.remoting.questions.topics import ask_delete_topic
 
     brokers = Brokers()
     with target.open() as cluster:
@@ -110,7 +120,8 @@ def delete_sub_group(
         for topic in own:
             click.echo(printable(f"delete topic {topic} with its messages at these brokers"), err=True)
         asked = Brokers()
-        online = asked.ask_each(processes, lambda one: at_brokers.connections(cluster, one, group))
+        command = ask_consumer_connections(cluster, group)
+        online = asked.ask_each(processes, partial(ask, cluster, command=command, read=read_consumer_connections))
         asked.tell_unknown("running members")
         members = sorted({one.client_id for _, found in online for one in found.connection_set})
         if members:
@@ -118,12 +129,12 @@ def delete_sub_group(
         if not dry_run:
             confirm(f"Delete group {printable(group)}?", yes=yes)
             for process in processes:
-                delete = partial(at_brokers.delete_group, cluster, process, group, clean_offset=remove_offsets)
-                brokers.ask(process, delete)
+                order = ask_delete_group(cluster, group, clean_offset=remove_offsets)
+                brokers.ask(process, partial(ask, cluster, process, order, checked))
                 for topic in own:
-                    brokers.ask(process, partial(topics.delete_topic, cluster, process, topic))
+                    brokers.ask(process, partial(ask, cluster, process, ask_delete_topic(cluster, topic), checked))
             for topic in [] if brokers.failed else own:
-                topics.delete_route(cluster, topic, processes[0].cluster_name)
+                delete_route(cluster, topic, processes[0].cluster_name)
     failed = {process for process, _ in brokers.failed}
     done = [] if dry_run else [process for process in processes if process not in failed]
     if as_json:
@@ -162,14 +173,15 @@ def consumer_connection(target: ClusterTarget, as_json: bool, group: str, broker
 
     Exit code 1 if there is none.
     """
-    from rmq_store.remoting.admin.groups import connections
-    from rmq_store.remoting.admin.scope import masters, process_at
+    from rmq_store.remoting.admin.scope import ask, masters, process_at
     from rmq_store.remoting.admin.versions import version_name
+    from rmq_store.remoting.questions.groups import ask_consumer_connections, read_consumer_connections
 
     brokers = Brokers()
     with target.open() as cluster:
         processes = masters(cluster) if broker_address is None else [process_at(cluster, broker_address)]
-        answers = brokers.ask_each(processes, lambda one: connections(cluster, one, group))
+        command = ask_consumer_connections(cluster, group)
+        answers = brokers.ask_each(processes, partial(ask, cluster, command=command, read=read_consumer_connections))
         plain = cluster.plain_name
         topics = {
             plain(topic): one.sub_string

@@ -48,7 +48,7 @@ def query_msg_by_key(
         require_route(cluster, topic)
         asked = Answers(cluster)
         answers = query_by_key(
-            cluster, topic, wanted, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num, on_missing=asked.miss
+            cluster, topic, wanted, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num, on_missing=asked.failed
         )
     _tell_full(answers)
     found = [message for _, message in messages_of(cluster, answers) if wanted in (message.keys or "").split(" ")]
@@ -56,7 +56,7 @@ def query_msg_by_key(
         asked.require_all()
         raise no_message()
     write_keys(found, as_json=as_json)
-    asked.tell()
+    asked.report()
 
 
 @like(store_commands.query_msg_by_id, LMQ_CLUSTER)
@@ -75,7 +75,7 @@ def query_msg_by_id(
         asked = Answers(cluster)
         found = [_by_any_id(cluster, msg_id, topic, asked) for msg_id in wanted]
         _write(cluster, found, as_json, encoding, body_dir, with_offset_id=True)
-        asked.tell()
+        asked.report()
 
 
 def _by_any_id(cluster: Cluster, msg_id: str, topic: str | None, asked: Answers) -> tuple[str, StoredMessage]:
@@ -118,7 +118,7 @@ def query_msg_by_unique_key(
         asked = Answers(cluster)
         found = _by_unique_key(cluster, topic, msg_id.strip(), asked)
         _write(cluster, found if shows else found[:1], as_json, encoding, body_dir, with_offset_id=False)
-        asked.tell()
+        asked.report()
 
 
 def _by_unique_key(cluster: Cluster, topic: str, msg_id: str, asked: Answers) -> list[tuple[str, StoredMessage]]:
@@ -126,7 +126,7 @@ def _by_unique_key(cluster: Cluster, topic: str, msg_id: str, asked: Answers) ->
     from rmq_store.remoting.cluster.queries import query_by_unique_key
 
     require_route(cluster, topic)
-    answers = query_by_unique_key(cluster, topic, msg_id, on_missing=asked.miss)
+    answers = query_by_unique_key(cluster, topic, msg_id, on_missing=asked.failed)
     _tell_full(answers)
     found = [(name, one) for name, one in messages_of(cluster, answers) if msg_id in (one.msg_id, one.java_unique_key)]
     if not found:
@@ -196,7 +196,7 @@ def query_msg_trace_by_id(
         if topic != TRACE_TOPIC or cluster.refresh_route(topic) is not None:
             require_route(cluster, topic)
             answers = query_by_key(
-                cluster, topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num, on_missing=asked.miss
+                cluster, topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num, on_missing=asked.failed
             )
     _tell_full(answers)
     found = [view for _, one in messages_of(cluster, answers) for view in trace_views(one, msg_id)]
@@ -204,7 +204,7 @@ def query_msg_trace_by_id(
         asked.require_all()
         raise no_message("query message by key finished, but no message. No client traced it.")
     write_traces(found, as_json=as_json)
-    asked.tell()
+    asked.report()
 
 
 def messages_of(cluster: Cluster, answers: Iterable[Found]) -> list[tuple[str, StoredMessage]]:

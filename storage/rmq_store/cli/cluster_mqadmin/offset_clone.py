@@ -7,6 +7,7 @@ source: here the offsets of one topic are copied.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -102,10 +103,12 @@ def _offsets_of(cluster: Cluster, group: str, queues: list[MessageQueue]) -> Map
 
 def _members(cluster: Cluster, brokers: list[BrokerProcess], group: str) -> list[str]:
     """The ids of the live members. MQBrokerError, RemotingError: a broker does not tell them: there may be some."""
-    from rmq_store.remoting.admin.groups import connections
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.groups import ask_consumer_connections, read_consumer_connections
 
     asked = Brokers()
-    answers = asked.ask_each(brokers, lambda one: connections(cluster, one, group))
+    command = ask_consumer_connections(cluster, group)
+    answers = asked.ask_each(brokers, partial(ask, cluster, command=command, read=read_consumer_connections))
     for _, error in asked.failed:
         raise error
     return sorted({one.client_id for _, online in answers for one in online.connection_set})
@@ -114,11 +117,15 @@ def _members(cluster: Cluster, brokers: list[BrokerProcess], group: str) -> list
 def _require_group(cluster: Cluster, brokers: list[BrokerProcess], group: str) -> None:
     """Make the group where it is not: brokers of 5.x take offsets of groups that they know only."""
     from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
-    from rmq_store.remoting.admin.groups import group_config, update_group
+    from rmq_store.remoting.admin.groups import group_config
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.answer import checked
+    from rmq_store.remoting.questions.groups import ask_update_group
 
     for process in brokers:
         if group_config(cluster, process, group) is None:
-            update_group(cluster, process, SubscriptionGroupConfig(group_name=cluster.wire_group(group)))
+            made = SubscriptionGroupConfig(group_name=cluster.wire_group(group))
+            ask(cluster, process, ask_update_group(made), checked)
 
 
 COMMANDS = (clone_group_offset,)

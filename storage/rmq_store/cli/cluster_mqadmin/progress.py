@@ -73,10 +73,11 @@ def _require_known(cluster: Cluster, brokers: Brokers, processes: list[BrokerPro
 def _stats(cluster: Cluster, process: BrokerProcess, group: str, topic: str | None) -> ConsumeStats | None:
     """None: the broker does not know the group, or does not have the topic (17)."""
     from rmq_store.protocol.errors import MQBrokerError, ResponseCode
-    from rmq_store.remoting.admin.groups import consume_stats
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.groups import ask_consume_stats, read_consume_stats
 
     try:
-        return consume_stats(cluster, process, group, topic)
+        return ask(cluster, process, ask_consume_stats(cluster, group, topic), read_consume_stats)
     except MQBrokerError as error:
         if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -101,15 +102,24 @@ def _holders(
     cluster: Cluster, brokers: Brokers, processes: list[BrokerProcess], group: str
 ) -> dict[MessageQueue, str]:
     """Queue on the wire -> the id of the member that has it, as the members themselves say."""
-    from rmq_store.remoting.admin.groups import connections, running_info
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.groups import (
+        ask_consumer_connections,
+        ask_running_info,
+        read_consumer_connections,
+        read_running_info,
+    )
 
+    command = ask_consumer_connections(cluster, group)
+    answers = brokers.ask_each(processes, partial(ask, cluster, command=command, read=read_consumer_connections))
     holders: dict[MessageQueue, str] = {}
     asked: set[str] = set()
-    for process, online in brokers.ask_each(processes, lambda one: connections(cluster, one, group)):
+    for process, online in answers:
         for client in sorted(one.client_id for one in online.connection_set):
             if client not in asked:
                 asked.add(client)
-                info = brokers.ask(process, partial(running_info, cluster, process, group, client))
+                command = ask_running_info(cluster, group, client)
+                info = brokers.ask(process, partial(ask, cluster, process, command, read_running_info))
                 holders |= dict.fromkeys(info.mq_table if info is not None else (), client)
     return holders
 
@@ -117,18 +127,22 @@ def _holders(
 def _known_groups(cluster: Cluster, brokers: Brokers, processes: list[BrokerProcess]) -> set[str]:
     """The groups that have settings at a broker or a %RETRY% topic."""
     from rmq_store.format.text.names import RETRY_PREFIX, retry_group
-    from rmq_store.remoting.admin.groups import group_configs
+    from rmq_store.remoting.admin.scope import ask
     from rmq_store.remoting.cluster import names
+    from rmq_store.remoting.questions.groups import ask_group_configs, read_group_configs
 
     namespace = cluster.settings.namespace
     known = {retry_group(topic) for topic in cluster.topics() if topic.startswith(RETRY_PREFIX)}
-    for _, configs in brokers.ask_each(processes, lambda one: group_configs(cluster, one)):
+    answers = brokers.ask_each(processes, partial(ask, cluster, command=ask_group_configs(), read=read_group_configs))
+    for _, configs in answers:
         known |= {cluster.plain_name(name) for name in configs if names.is_in_namespace(namespace, name)}
     return known
 
 
 def _all_groups(cluster: Cluster, brokers: Brokers, processes: list[BrokerProcess]) -> list[GroupTotal]:
     from rmq_store.format.text.names import SYSTEM_GROUPS, is_system_group
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.groups import ask_consumer_connections, read_consumer_connections
 
     known = _known_groups(cluster, brokers, processes)
     answering = [process for process in processes if process not in {failed for failed, _ in brokers.failed}]
@@ -137,7 +151,9 @@ def _all_groups(cluster: Cluster, brokers: Brokers, processes: list[BrokerProces
         if group in SYSTEM_GROUPS or is_system_group(group):
             continue
         stats = [found for _, found in brokers.ask_each(answering, partial(_stats_of, cluster, group))]
-        online = [found for _, found in brokers.ask_each(answering, partial(_online, cluster, group))]
+        command = ask_consumer_connections(cluster, group)
+        connected = partial(ask, cluster, command=command, read=read_consumer_connections)
+        online = [found for _, found in brokers.ask_each(answering, connected)]
         diff = sum(one.broker_offset - one.consumer_offset for each in stats for one in each.offset_table.values())
         totals.append(_total(group, online, sum(each.consume_tps for each in stats), diff))
     return totals
@@ -145,12 +161,6 @@ def _all_groups(cluster: Cluster, brokers: Brokers, processes: list[BrokerProces
 
 def _stats_of(cluster: Cluster, group: str, process: BrokerProcess) -> ConsumeStats | None:
     return _stats(cluster, process, group, None)
-
-
-def _online(cluster: Cluster, group: str, process: BrokerProcess) -> ConsumerConnection | None:
-    from rmq_store.remoting.admin.groups import connections
-
-    return connections(cluster, process, group)
 
 
 def _total(group: str, online: list[ConsumerConnection], tps: float, diff: int) -> GroupTotal:

@@ -23,6 +23,7 @@ from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store.protocol.bodies.topics import BrokerStatsData
+    from rmq_store.protocol.wire.command import RemotingCommand
     from rmq_store.remoting.admin.scope import BrokerProcess
     from rmq_store.remoting.cluster.cluster import Cluster
 
@@ -49,8 +50,9 @@ def stats_all(target: ClusterTarget, as_json: bool, active: bool, topic: str | N
 
 
 def _rates(cluster: Cluster, brokers: Brokers, topic: str, *, active: bool) -> list[TopicRates]:
-    from rmq_store.remoting.admin.brokers import stats
     from rmq_store.remoting.admin.groups import topic_groups
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.brokers import ask_stats, read_stats
 
     route = cluster.route(topic)
     # One that did not answer is not waited for again and again.
@@ -58,10 +60,11 @@ def _rates(cluster: Cluster, brokers: Brokers, topic: str, *, active: bool) -> l
     masters = [one for one in masters_of(route) if one not in gone] if route is not None else []
     wire_topic = cluster.wire_topic(topic)
 
-    def ask(name: str, key: str) -> list[BrokerStatsData]:
-        return [found for _, found in brokers.ask_each(masters, lambda one: stats(cluster, one, name, key))]
+    def stats(name: str, key: str) -> list[BrokerStatsData]:
+        told = brokers.ask_each(masters, partial(ask, cluster, command=ask_stats(name, key), read=read_stats))
+        return [found for _, found in told]
 
-    in_tps, in_day = _sums(ask(_PUT, wire_topic))
+    in_tps, in_day = _sums(stats(_PUT, wire_topic))
     if active and not in_day:
         return []
     asked = [brokers.ask(one, partial(topic_groups, cluster, [one], topic)) for one in masters]
@@ -70,16 +73,17 @@ def _rates(cluster: Cluster, brokers: Brokers, topic: str, *, active: bool) -> l
         return [TopicRates(topic, None, 0, in_tps, in_day)]
     rows = []
     for group in groups:
-        out_tps, out_day = _sums(ask(_GET, f"{wire_topic}@{cluster.wire_group(group)}"))
+        out_tps, out_day = _sums(stats(_GET, f"{wire_topic}@{cluster.wire_group(group)}"))
         lags = [found for _, found in brokers.ask_each(masters, partial(_lag, cluster, group, topic))]
         rows.append(TopicRates(topic, group, max(sum(lags), 0), in_tps, in_day, out_tps, out_day))
     return rows
 
 
 def _lag(cluster: Cluster, group: str, topic: str, process: BrokerProcess) -> int:
-    from rmq_store.remoting.admin.groups import consume_stats
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.questions.groups import ask_consume_stats, read_consume_stats
 
-    found = consume_stats(cluster, process, group, topic)
+    found = ask(cluster, process, ask_consume_stats(cluster, group, topic), read_consume_stats)
     return 0 if found is None else sum(one.broker_offset - one.consumer_offset for one in found.offset_table.values())
 
 
@@ -98,8 +102,8 @@ def query_cq(
     -b names the broker; without it the only one that has the queue.
     """
     from rmq_store.cli.cluster_mqadmin.message import queue_of
-    from rmq_store.remoting.admin.brokers import queue_entries
-    from rmq_store.remoting.admin.scope import process_at
+    from rmq_store.remoting.admin.scope import ask, process_at
+    from rmq_store.remoting.questions.brokers import ask_queue_entries, read_queue_entries
 
     with target.open() as cluster:
         route = require_route(cluster, topic)
@@ -110,14 +114,14 @@ def query_cq(
             process = next(one for one in masters_of(route) if one.broker_name == name)
         if process.broker_name not in route.queues:
             raise UsageError(f"broker {process.broker_name} does not have the topic {topic!r}")
-        found = queue_entries(cluster, process, topic, queue, index, count)
+        found = ask(cluster, process, ask_queue_entries(cluster, topic, queue, index, count), read_queue_entries)
     entries = [(one.physic_offset, one.physic_size, one.tags_code) for one in found.queue_data]
     write_entries((found.min_queue_index, found.max_queue_index), index, entries, as_json=as_json)
 
 
 def _clean(
     target: ClusterTarget,
-    call: Callable[[Cluster, BrokerProcess], None],
+    order: Callable[[], RemotingCommand],
     what: str,
     as_json: bool,
     broker_address: str | None,
@@ -127,7 +131,9 @@ def _clean(
     yes: bool,
 ) -> None:
     """Clean one process, or each master of one cluster or of all. `what` says what each broker is told to delete."""
-    from rmq_store.remoting.admin.scope import masters, process_at
+    from rmq_store.remoting.admin.scope import ask, masters, process_at
+    from rmq_store.remoting.questions.answer import checked
+    from rmq_store.remoting.questions.brokers import CLEAN_TIMEOUT_MS
 
     brokers = Brokers()
     with target.open() as cluster:
@@ -142,7 +148,7 @@ def _clean(
         if not dry_run:
             confirm(f"Tell {len(processes)} brokers to delete these?", yes=yes)
             for process in processes:
-                brokers.ask(process, partial(call, cluster, process))
+                brokers.ask(process, partial(ask, cluster, process, order(), checked, CLEAN_TIMEOUT_MS))
     failed = {process for process, _ in brokers.failed}
     if as_json:
         done = [] if dry_run else [one.broker_name for one in processes if one not in failed]
@@ -157,12 +163,10 @@ def clean_expired_cq(
     target: ClusterTarget, as_json: bool, broker_address: str | None, cluster_name: str | None
 ) -> None:
     """Let one broker (-b), or every master, delete queue files whose messages were all deleted by retention."""
-    from rmq_store.remoting.admin.brokers import clean_expired_consume_queues
+    from rmq_store.remoting.questions.brokers import ask_clean_expired_consume_queues as order
 
     what = "delete queue files without messages"
-    _clean(
-        target, clean_expired_consume_queues, what, as_json, broker_address, cluster_name, dry_run=False, yes=True
-    )
+    _clean(target, order, what, as_json, broker_address, cluster_name, dry_run=False, yes=True)
 
 
 @like(cleaning.delete_expired_commit_log, BROKER, CLUSTER)
@@ -171,10 +175,10 @@ def delete_expired_commit_log(
 ) -> None:
     """Let one broker (-b), or every master, delete commit log files that are older than fileReservedTime now, at any
     hour."""
-    from rmq_store.remoting.admin.brokers import delete_expired_commit_log as delete
+    from rmq_store.remoting.questions.brokers import ask_delete_expired_commit_log as order
 
     what = "delete files of the log that are older than fileReservedTime"
-    _clean(target, delete, what, as_json, broker_address, cluster_name, dry_run=dry_run, yes=yes)
+    _clean(target, order, what, as_json, broker_address, cluster_name, dry_run=dry_run, yes=yes)
 
 
 @like(cleaning.clean_unused_topic, BROKER, CLUSTER)
@@ -182,10 +186,10 @@ def clean_unused_topic(
     target: ClusterTarget, as_json: bool, dry_run: bool, yes: bool, broker_address: str | None, cluster_name: str | None
 ) -> None:
     """Let one broker (-b), or every master, delete the queues of topics that it does not have any more."""
-    from rmq_store.remoting.admin.brokers import clean_unused_topics
+    from rmq_store.remoting.questions.brokers import ask_clean_unused_topics as order
 
     what = "delete queues of topics that are gone"
-    _clean(target, clean_unused_topics, what, as_json, broker_address, cluster_name, dry_run=dry_run, yes=yes)
+    _clean(target, order, what, as_json, broker_address, cluster_name, dry_run=dry_run, yes=yes)
 
 
 COMMANDS = (stats_all, query_cq, clean_expired_cq, delete_expired_commit_log, clean_unused_topic)

@@ -42,7 +42,10 @@ def update_topic(
     defaults. With `-o true` the name servers also get the queues of the ordered topic.
     """
     from rmq_store.protocol.bodies.topics import TopicConfig
-    from rmq_store.remoting.admin.topics import create_topic, set_order_conf, topic_config
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.admin.topics import set_order_conf, topic_config
+    from rmq_store.remoting.questions.answer import checked
+    from rmq_store.remoting.questions.topics import ask_create_topic
 
     changes = attribute_changes(attributes or "", None)
     brokers = Brokers()
@@ -51,7 +54,7 @@ def update_topic(
         known = topic_config(cluster, process, topic)
         default = TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
         after = changed_topic(known or default, given, changes)
-        create_topic(cluster, process, after, changes)
+        ask(cluster, process, ask_create_topic(cluster, after, changes), checked)
         return after
 
     with target.open() as cluster:
@@ -84,7 +87,10 @@ def update_topic_perm(
     stay."""
     from dataclasses import replace
 
-    from rmq_store.remoting.admin.topics import create_topic, topic_config
+    from rmq_store.remoting.admin.scope import ask
+    from rmq_store.remoting.admin.topics import topic_config
+    from rmq_store.remoting.questions.answer import checked
+    from rmq_store.remoting.questions.topics import ask_create_topic
 
     brokers = Brokers()
 
@@ -94,7 +100,7 @@ def update_topic_perm(
             return None
         after = replace(known, topic_name=topic, perm=perm)
         if known.perm != perm:
-            create_topic(cluster, process, after, {})
+            ask(cluster, process, ask_create_topic(cluster, after, {}), checked)
         return known.perm, after
 
     with target.open() as cluster:
@@ -130,9 +136,10 @@ def delete_topic(
     brokers that do not tell theirs. If a broker refuses or does not answer, the route stays, so that the command can be
     repeated.
     """
-    from rmq_store.remoting.admin.scope import the_cluster_name
+    from rmq_store.remoting.admin.scope import ask, the_cluster_name
     from rmq_store.remoting.admin.topics import delete_route
-    from rmq_store.remoting.admin.topics import delete_topic as delete_at
+    from rmq_store.remoting.questions.answer import checked
+    from rmq_store.remoting.questions.topics import ask_delete_topic
 
     brokers = Brokers()
     with target.open() as cluster:
@@ -147,7 +154,7 @@ def delete_topic(
         if not dry_run:
             confirm(f"Delete topic {printable(topic)}?", yes=yes)
             for process in masters:
-                brokers.ask(process, partial(delete_at, cluster, process, topic))
+                brokers.ask(process, partial(ask, cluster, process, ask_delete_topic(cluster, topic), checked))
             if not brokers.failed:
                 delete_route(cluster, topic, name)
     failed = {process for process, _ in brokers.failed}

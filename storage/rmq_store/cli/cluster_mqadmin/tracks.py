@@ -14,8 +14,10 @@ from rmq_store.cli.cluster_mqadmin.common import masters_of
 from rmq_store.errors import UsageError
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.remoting.admin.groups import connections, topic_groups
+from rmq_store.remoting.admin.groups import topic_groups
+from rmq_store.remoting.admin.scope import ask
 from rmq_store.remoting.cluster.offsets import query_consumer_offset
+from rmq_store.remoting.questions.groups import ask_consumer_connections, read_consumer_connections
 
 if TYPE_CHECKING:
     from rmq_store import StoredMessage
@@ -57,7 +59,7 @@ class ClusterTracker:
     def _of_group(self, message: StoredMessage, queue: MessageQueue, group: str) -> MessageTrack:
         route = self._cluster.known_route(queue.topic)
         mine = next(one for one in masters_of(route) if one.broker_name == queue.broker_name)
-        online = connections(self._cluster, mine, group)
+        online = ask(self._cluster, mine, ask_consumer_connections(self._cluster, group), read_consumer_connections)
         if online is not None and online.message_model == "BROADCASTING":
             return MessageTrack(group, TrackType.CONSUME_BROADCASTING)
         if online is not None and online.consume_type == "CONSUME_ACTIVELY":

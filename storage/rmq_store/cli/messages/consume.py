@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli.shared.completion import GROUP, TOPIC
-from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
+from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_option, json_row, message_line
 from rmq_store.cli.shared.name_lookup import require_topic
 from rmq_store.cli.shared.output import (
     common_options,
@@ -22,6 +22,7 @@ from rmq_store.cli.shared.output import (
     open_store,
     open_to_write,
     printable,
+    tell,
     wide_option,
     write_json,
 )

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.shared.completion import TOPIC
-from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
+from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_option, json_row, message_line
 from rmq_store.cli.shared.name_lookup import require_topic
-from rmq_store.cli.shared.output import common_options, open_store, wide_option, write_json
+from rmq_store.cli.shared.output import common_options, open_store, tell, wide_option, write_json
 from rmq_store.cli.shared.targets import parse_start, start_option
 from rmq_store.errors import UsageError
 

@@ -1,98 +1,90 @@
-"""`rmq topics`: the topics of a store, with their messages and queues."""
+"""`rmq topics`: the topics of a store or a cluster, with their messages and queues."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mqadmin_print.lines import perm_text
-from rmq_store.cli.shared.output import (
-    common_options,
-    open_store,
-    printable,
-    queue_text,
-    wide_option,
-    write_json,
-    write_table,
-)
-from rmq_store.errors import CorruptionError
+from rmq_store.cli.shared.output import tell, wide_option, write_json, write_table
+from rmq_store.cli.target.command import target_command
+from rmq_store.cli.target.rows import TopicRow, queue_json, queue_name
 
 if TYPE_CHECKING:
-    from rmq_store import Store, TopicConfig
+    from rmq_store.cli.target.view import Target
 
 
-@click.command(
+@target_command(
     short_help="Topics, their queues, and the number of messages in them.",
     epilog="\b\nExample:\n  rmq topics --store /data/rocketmq/store --queues",
+    cluster_epilog="\b\nExample:\n  rmq -n 'ns1:9876;ns2:9876' topics --queues",
 )
-@common_options
 @wide_option
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per topic.")
 @click.option("--all", "show_all", is_flag=True, help="Also system topics, and topics that cannot be read.")
-def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
-    """Topics, their queues, and the number of messages in them.
+def topics(target: Target, as_json: bool, per_queue: bool, show_all: bool) -> None:
+    """Topics, their queues, and the number of messages in them[cluster: , over all brokers that have the topic].
 
     MIN is the first offset that can be read, MAX the offset of the next message. Without --queues they are sums over
-    the queues, so that MESSAGES = MAX - MIN on every line. PERM: R can be read, W can be written, X is inherited.
-    MESSAGES also shows which topics are stored in a form that is not read here (docs/stores.md).
+    the queues, so that MESSAGES = MAX - MIN on every line. [cluster: A queue is named by its broker and its number.]
+    PERM: R can be read, W can be written, X is inherited[store: .][cluster: ; of several brokers what all of them
+    allow.]
+    [store: MESSAGES also shows which topics are stored in a form that is not read here (docs/stores.md).]
 
-    A topic with * after its name has queues, but no entry in config/topics.json. It can be read by its exact name.
-    `rmq repair` adds it to the table, `rmq deleteTopic` removes it from this list.
+    [store: A topic with * after its name has queues, but no entry in config/topics.json. It can be read by its exact
+    name. `rmq repair` adds it to the table, `rmq deleteTopic` removes it from this list.]
+
+    [cluster: The slave of a master that does not answer is asked, and its ends may lag behind. Exit code 1 if neither
+    answers: then the queues of this broker are missing, and stderr says so.]
     """
-    from rmq_store.format.text.names import LMQ_PREFIX, is_system_topic
-
-    found: list[dict[str, Any]] = []
-    with open_store(root) as store:
-        unlisted = _unlisted(store)
-        for name, config in sorted({**store.topics(), **unlisted}.items()):
-            if show_all or (config.readable and not is_system_topic(name) and not name.startswith(LMQ_PREFIX)):
-                ranges = sorted(store.queue_ranges(name).items()) if config.is_read_here else []
-                queues = [{"queueId": i, "minOffset": r.min_offset, "maxOffset": r.max_offset} for i, r in ranges]
-                perm = perm_text(config.perm)
-                counts = {"readQueues": config.read_queue_nums, "writeQueues": config.write_queue_nums}
-                messages = sum(r.max_offset - r.min_offset for _, r in ranges) if config.is_read_here else None
-                kind = {"kind": config.kind.name} if config.kind is not None else {}
-                found.append({"topic": name, **counts, "perm": perm, "messages": messages, "queues": queues,
-                              "inTable": name not in unlisted, **kind})  # fmt: skip
+    with target.view(tell) as view:
+        found = view.topics(show_all=show_all)
     write_topics(found, as_json=as_json, per_queue=per_queue)
+    view.failures.report()
 
 
-def write_topics(found: Sequence[Mapping[str, Any]], *, as_json: bool, per_queue: bool) -> None:
-    """Print topics; queues with a `brokerName` are named by it."""
+def write_topics(found: Sequence[TopicRow], *, as_json: bool, per_queue: bool) -> None:
+    """Print topics."""
     if as_json:
-        write_json(found)
+        write_json([_json(topic) for topic in found])
     elif per_queue:
         rows = [
-            (_marked(t), queue_text(q), t["perm"], q["minOffset"], q["maxOffset"], q["maxOffset"] - q["minOffset"])
-            for t in found
-            for q in t["queues"]
+            (_marked(topic), queue_name(*queue[:2]), topic.perm, start, end, end - start)
+            for topic in found
+            for queue in topic.queues
+            for start, end in [queue[2:]]
         ]
         write_table(("TOPIC", "QUEUE", "PERM", "MIN", "MAX", "MESSAGES"), rows, flexible=("TOPIC",))
     else:
         columns = ("TOPIC", "QUEUES", "PERM", "MIN", "MAX", "MESSAGES")
         write_table(columns, [_sums(topic) for topic in found], flexible=("TOPIC",))
-    if not as_json and any(not topic["inTable"] for topic in found):
+    if not as_json and any(not topic.in_table for topic in found):
         click.echo("* not in config/topics.json: see `rmq topics --help`", err=True)
 
 
-def _unlisted(store: Store) -> Mapping[str, TopicConfig]:
-    """Topics that the table does not name. If they cannot be found out, those of the table are shown nevertheless."""
-    try:
-        return store.unlisted_topics()
-    except CorruptionError as error:
-        click.echo(printable(f"rmq: topics that are not in the table cannot be told: {error}"), err=True)
-        return {}
+def _json(topic: TopicRow) -> dict[str, Any]:
+    return {
+        "topic": topic.topic,
+        "readQueues": topic.read_queue_nums,
+        "writeQueues": topic.write_queue_nums,
+        "perm": topic.perm,
+        "messages": topic.messages,
+        "queues": [
+            {**queue_json(one.broker_name, one.queue_id), "minOffset": one.min_offset, "maxOffset": one.max_offset}
+            for one in topic.queues
+        ],
+        "inTable": topic.in_table,
+        **({} if topic.kind is None else {"kind": topic.kind}),
+    }
 
 
-def _marked(topic: Mapping[str, Any]) -> str:
-    return str(topic["topic"]) + ("" if topic["inTable"] else " *")
+def _marked(topic: TopicRow) -> str:
+    return topic.topic + ("" if topic.in_table else " *")
 
 
-def _sums(topic: Mapping[str, Any]) -> tuple[str | int, ...]:
-    if topic["messages"] is None:
-        return _marked(topic), topic["readQueues"], topic["perm"], "-", "-", f"not read: {topic['kind']}"
-    lowest, highest = (sum(queue[key] for queue in topic["queues"]) for key in ("minOffset", "maxOffset"))
-    return _marked(topic), len(topic["queues"]), topic["perm"], lowest, highest, topic["messages"]
+def _sums(topic: TopicRow) -> tuple[str | int, ...]:
+    if topic.messages is None:
+        return _marked(topic), topic.read_queue_nums, topic.perm, "-", "-", f"not read: {topic.kind}"
+    lowest, highest = sum(one.min_offset for one in topic.queues), sum(one.max_offset for one in topic.queues)
+    return _marked(topic), len(topic.queues), topic.perm, lowest, highest, topic.messages

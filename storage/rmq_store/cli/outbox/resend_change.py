@@ -10,8 +10,7 @@ import click
 
 from rmq_store.cli.outbox.resend_databases import database_options, open_databases
 from rmq_store.cli.shared.confirm import changing_options, confirm
-from rmq_store.cli.shared.message_text import tell
-from rmq_store.cli.shared.output import wide_option, write_json, write_table
+from rmq_store.cli.shared.output import tell, wide_option, write_json, write_table
 
 if TYPE_CHECKING:
     from rmq_store.reliable.desk.databases import Databases

@@ -10,8 +10,8 @@ import click
 
 from rmq_store.cli.outbox.resend_databases import database_options, open_databases
 from rmq_store.cli.shared.completion import GROUP
-from rmq_store.cli.shared.message_text import body_line, body_option, body_value, tell
-from rmq_store.cli.shared.output import printable, time_text, wide_option, write_json, write_table
+from rmq_store.cli.shared.message_text import body_line, body_option, body_value
+from rmq_store.cli.shared.output import printable, tell, time_text, wide_option, write_json, write_table
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:

@@ -107,10 +107,5 @@ def message_line(row: Mapping[str, Any], how: str) -> str:
     return "  ".join(cells)
 
 
-def tell(line: str) -> None:
-    """Write a remark to stderr, beside the messages."""
-    click.echo(f"rmq: {printable(line)}", err=True)
-
-
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")

@@ -100,7 +100,7 @@ def lmq_option(command: Command) -> Command:
 def tell_conflicts(store: Store) -> None:
     """Write to stderr which groups a list leaves out, because two files have different offsets for them."""
     for text in store.offset_conflicts():
-        click.echo(f"rmq: {printable(text)}", err=True)
+        tell(text)
 
 
 def _settings() -> StoreConfig | None:
@@ -145,6 +145,11 @@ def _as_json(found: re.Match[str]) -> str:
 def _escaped(character: str) -> str:
     """The character itself if it may be shown; "" if it has to be escaped."""
     return character if character.isprintable() and not _HIDDEN.match(character) else ""
+
+
+def tell(line: str) -> None:
+    """Write a remark to stderr, beside the output."""
+    click.echo(f"rmq: {printable(line)}", err=True)
 
 
 def time_text(time_us: int | None) -> str:

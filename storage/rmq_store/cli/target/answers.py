@@ -9,55 +9,37 @@ from typing import TypeVar
 
 import click
 
-from rmq_store.cli.shared.output import printable
 from rmq_store.cli.target.cluster_target import ClusterTarget
-from rmq_store.cli.target.error_text import without_codes
-from rmq_store.errors import StoreError
-from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
+from rmq_store.cli.target.failure_report import FailureReport
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.questions.answer import Given
 
 Value = TypeVar("Value")
 
 
-class Answers:
-    """The answers of brokers to the questions of one command. `heard`: those that have answered; `missing`: broker ->
-    the first error.
-    """
+class Answers(FailureReport[str]):
+    """The answers of brokers, by their names, to the questions of one command."""
 
     def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
         self._cluster = cluster
-        self.heard: set[str] = set()
-        self.missing: dict[str, StoreError] = {}
 
-    def ask(
+    def ask_together(
         self, commands: Sequence[tuple[str, RemotingCommand]], read: Callable[[Given, str], Value]
     ) -> list[Value | None]:
         """Ask (broker, request), all at once; slaves for masters that do not answer. The answers as `read` (of
         `remoting.questions`) reads them; None: no answer, or a refusal.
         """
-        found: list[Value | None] = []
-        for (broker, _), given in zip(commands, self._cluster.read_all(commands), strict=True):
-            try:
-                found.append(read(given, broker))
-                self.hear(broker)
-            except (RemotingError, MQBrokerError) as error:
-                self.miss(broker, error)
-                found.append(None)
-        return found
-
-    def hear(self, broker: str) -> None:
-        """A broker has answered a question that was asked elsewhere."""
-        self.heard.add(broker)
-
-    def miss(self, broker: str, error: StoreError) -> None:
-        """A broker has not answered, or has refused; its first error counts."""
-        self.missing.setdefault(broker, error)
+        questions = {place: Question(broker, command, read) for place, (broker, command) in enumerate(commands)}
+        told = gather(self._cluster, questions, At.READABLE).told.values()
+        return [self.ask(one.broker_name, one.required) for one in told]
 
     def miss_those_that_left(self, known: Collection[str]) -> None:
         """Of these brokers, which have answered before or had queues, those that no name server knows any more."""
-        silent = set(known) - self.heard - self.missing.keys()
+        silent = set(known) - self.answered - self.missing.keys()
         if not silent:
             return
         try:
@@ -65,25 +47,7 @@ class Answers:
         except MQBrokerError:  # a proxy does not tell (106)
             registered = []
         for broker in sorted(silent.difference(registered)):
-            self.miss(broker, RemotingConnectError("no name server knows it any more"))
-
-    def require_any(self) -> None:
-        """Raise the first error (RemotingError, MQBrokerError) if brokers were asked, and none has answered."""
-        if self.missing and not self.heard:
-            raise next(iter(self.missing.values()))
-
-    def require_all(self) -> None:
-        """Raise the first error (RemotingError, MQBrokerError) if a broker has not answered."""
-        for error in self.missing.values():
-            raise error
-
-    def tell(self) -> None:
-        """Write to stderr which brokers are missing in the output, and end with exit code 1 if there are some."""
-        if not self.missing:
-            return
-        for broker, error in sorted(self.missing.items()):
-            click.echo(f"rmq: without broker {printable(broker)}: {printable(without_codes(str(error)))}", err=True)
-        raise click.exceptions.Exit(1)
+            self.failed(broker, RemotingConnectError("no name server knows it any more"))
 
 
 class Polls:
@@ -110,16 +74,10 @@ class Polls:
         one has not.
         """
         self._answers.miss_those_that_left(self._known)
-        self._known |= self._answers.heard
-        missing = self._answers.missing
-        self._target.require_answers(missing)
+        self._known |= self._answers.answered
+        self._target.require_answers(self._answers.missing)
         self._answers.require_any()
-        for broker in sorted(missing.keys() - self._silent):
-            text = printable(without_codes(str(missing[broker])))
-            click.echo(f"rmq: without broker {printable(broker)}: {text}", err=True)
-        for broker in sorted(self._silent - missing.keys()):
-            click.echo(f"rmq: broker {printable(broker)} answers again", err=True)
-        self._silent = set(missing)
+        self._silent = self._answers.report_changes(self._silent)
 
     def end(self) -> None:
         """End with exit code 1 if brokers are missing in the last poll."""

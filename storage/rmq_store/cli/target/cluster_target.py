@@ -6,8 +6,9 @@ references, as there: `env:NAME` or `file:PATH`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -18,6 +19,8 @@ from rmq_store.late.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, parse_address_map
 
 if TYPE_CHECKING:
+    from rmq_store.cli.cluster.view import ClusterView
+    from rmq_store.cli.target.view import Tell
     from rmq_store.remoting.cluster.cluster import Cluster
     from rmq_store.remoting.cluster.pull_request import PullFilter
 
@@ -58,6 +61,14 @@ class ClusterTarget:
             cluster.close()
             raise
         return cluster
+
+    @contextlib.contextmanager
+    def view(self, tell: Tell) -> Iterator[ClusterView]:
+        """As `Target`."""
+        from rmq_store.cli.cluster.view import ClusterView
+
+        with self.open() as cluster:
+            yield ClusterView(cluster, self, tell)
 
     def require_answers(self, missing: Mapping[str, StoreError]) -> None:
         """Raise BrokerAwayError if a required broker is among those that have not answered, with the error of each."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from rmq_store.cli.target.command import TargetCommand
 from rmq_store.cli.target.named_target import Named, named, of_environment
-from rmq_store.cli.target.table import COMMANDS, Row, Verdict
+from rmq_store.cli.target.table import COMMANDS, Row, Support
 from rmq_store.errors import UsageError
 
 
@@ -39,15 +40,17 @@ def command_of(path: str, store: click.Command | None) -> click.Command | None:
     row = COMMANDS.get(path)
     if row is None:
         return None
-    if row.verdict == Verdict.REFUSED:
+    if row.support == Support.REFUSED:
         return _refusing(path, row)
-    return _imported(row.home) if row.home else store
+    if row.home:
+        return _imported(row.home)
+    return store.over_cluster() if isinstance(store, TargetCommand) else store
 
 
 def cluster_only(name: str) -> click.Command | None:
     """A command that no store has, by its name in any case."""
     for path, row in COMMANDS.items():
-        if row.verdict == Verdict.ONLY and path.lower() == name.lower():
+        if row.support == Support.ONLY and path.lower() == name.lower():
             return _imported(row.home)
     return None
 
@@ -70,7 +73,7 @@ def cluster_of(ctx: click.Context, command: click.Command, arguments: list[str])
         text, is_ours = of_environment(os.environ)
         row = COMMANDS.get(_path_of(command, found))
         # The variable of RocketMQ does not keep a command for stores from asking for its store.
-        if text and (is_ours or row is None or row.verdict != Verdict.REFUSED):
+        if text and (is_ours or row is None or row.support != Support.REFUSED):
             clusters = [text]
     return (clusters[0], found.arguments) if clusters else None
 

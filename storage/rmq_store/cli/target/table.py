@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 
-class Verdict(StrEnum):
+class Support(StrEnum):
     """A command over a cluster, compared with the one for a store."""
 
     SAME = "same"
@@ -22,33 +22,33 @@ class Verdict(StrEnum):
 
 
 class Row(NamedTuple):
-    """`home`: the place of the command over a cluster, `module:name`; a module in `rmq_store.cli`, or a full name
-    behind `/`. "": the command for a store needs neither a store nor a cluster, and is used as it is.
+    """`home`: the place of a command over a cluster that is not the one for a store (`target_command`), `module:name`;
+    a module in `rmq_store.cli`, or a full name behind `/`.
     """
 
-    verdict: Verdict
+    support: Support
     sentence: str
-    home: str
+    home: str = ""
 
 
-def same(home: str = "", sentence: str = "") -> Row:
-    """The same output for the same messages."""
-    return Row(Verdict.SAME, sentence, home)
+def same(sentence: str = "", home: str = "") -> Row:
+    """The same output for the same messages; or it needs neither a store nor a cluster."""
+    return Row(Support.SAME, sentence, home)
 
 
-def differs(home: str, sentence: str) -> Row:
+def differs(sentence: str, home: str = "") -> Row:
     """The sentence says what is different."""
-    return Row(Verdict.DIFFERS, sentence, home)
+    return Row(Support.DIFFERS, sentence, home)
 
 
 def refused(sentence: str) -> Row:
     """The sentence is the error: why, and what to do instead."""
-    return Row(Verdict.REFUSED, sentence, "")
+    return Row(Support.REFUSED, sentence)
 
 
-def only(home: str, sentence: str) -> Row:
+def only(sentence: str, home: str) -> Row:
     """A command that a store does not have."""
-    return Row(Verdict.ONLY, sentence, home)
+    return Row(Support.ONLY, sentence, home)
 
 
 _BROKERS: Final = "A queue has its broker in front, `broker-a:0`, and in JSON beside it, `brokerName`"
@@ -68,51 +68,61 @@ _TRANSACTIONS: Final = (
 )
 
 COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
-    "topics": differs("cluster.topics:topics", _BROKERS),
-    "top": differs("cluster.top:top", "Figures of all brokers; no figures of disks"),
-    "read": differs("cluster.read:read", f"{_BROKERS}; each queue in its order, one broker after the other"),
+    "topics": differs(_BROKERS),
+    "top": differs("Figures of all brokers; no figures of disks", home="cluster.top:top"),
+    "read": differs(f"{_BROKERS}; each queue in its order, one broker after the other", home="cluster.read:read"),
     "trace": differs(
-        "cluster_care.trace:trace",
         "A history for each broker that has copies; --uniq-key needs -t, rollbacks are not looked for, no --archive",
+        home="cluster_care.trace:trace",
     ),
-    "tail": differs("cluster.tail:tail", f"{_BROKERS}; {_ORDER}. -n with an address is the cluster"),
+    "tail": differs(f"{_BROKERS}; {_ORDER}. -n with an address is the cluster", home="cluster.tail:tail"),
     "send": differs(
-        "cluster.send:send",
         f"{_BROKERS}; an empty body is refused, and a send whose answer is lost is repeated: at least once",
+        home="cluster.send:send",
     ),
-    "consume": differs("cluster.consume:consume", f"{_BROKERS}; --until-empty waits two seconds for more messages"),
-    "groups": differs("cluster.groups:groups", f"{_BROKERS}; {_WAITING}; filters are not shown"),
-    "lag": differs("cluster.lag:lag", f"{_BROKERS}; {_WAITING}; of a queue with a lag one message is read"),
+    "consume": differs(
+        f"{_BROKERS}; --until-empty waits two seconds for more messages", home="cluster.consume:consume"
+    ),
+    "groups": differs(f"{_BROKERS}; {_WAITING}; filters are not shown", home="cluster.groups:groups"),
+    "lag": differs(f"{_BROKERS}; {_WAITING}; of a queue with a lag one message is read", home="cluster.lag:lag"),
     "delayed": refused("A broker does not hand out its timers and half messages"),
     "transactions list": refused(_TRANSACTIONS),
     "transactions explain": refused(_TRANSACTIONS),
     "transactions resume": refused(_TRANSACTIONS),
-    "offsets show": differs("cluster.offsets:show", f"{_BROKERS}; brokers of 4.x show 0 for a queue without an offset"),
-    "offsets export": differs("cluster.offsets:export", f"{_BROKERS}; nothing is printed if a broker does not answer"),
-    "offsets reset": differs("cluster.offsets:reset", f"{_BROKERS}; {_RESET}"),
-    "checkpoint show": same(sentence=_NO_TARGET),
+    "offsets show": differs(
+        f"{_BROKERS}; brokers of 4.x show 0 for a queue without an offset", home="cluster.offsets:show",
+    ),
+    "offsets export": differs(
+        f"{_BROKERS}; nothing is printed if a broker does not answer", home="cluster.offsets:export",
+    ),
+    "offsets reset": differs(f"{_BROKERS}; {_RESET}", home="cluster.offsets:reset"),
+    "checkpoint show": same(_NO_TARGET),
     "checkpoint diff": refused("Not over a cluster yet; compare `rmq checkpoint show` with `rmq topics --queues`"),
     "checkpoint rewind": refused("Not over a cluster yet; start a new checkpoint with `startingOffsets`"),
     # -- dead letters
-    "dlq list": differs("cluster_dlq.commands:list_", "ARCHIVED is `-`, because brokers have no archive; `redriven` is "
-                        "known by records at the brokers of the dead letters"),
-    "dlq show": differs("cluster_dlq.commands:show", f"{_BROKERS}; {_ORDER}"),
-    "dlq redrive": differs("cluster_dlq.redrive:redrive", "Effectively once, by records in the topic PYRMQ_REDRIVEN; "
-                           "refused if a broker of the dead letters does not answer"),
-    "dlq export": differs("cluster_dlq.commands:export", "No file is written if a broker of the dead letters does not "
-                          "answer"),
+    "dlq list": differs("ARCHIVED is `-`, because brokers have no archive; `redriven` is "
+                        "known by records at the brokers of the dead letters",
+                        home="cluster_dlq.commands:list_"),
+    "dlq show": differs(f"{_BROKERS}; {_ORDER}",
+    home="cluster_dlq.commands:show"),
+    "dlq redrive": differs("Effectively once, by records in the topic PYRMQ_REDRIVEN; "
+                           "refused if a broker of the dead letters does not answer",
+                           home="cluster_dlq.redrive:redrive"),
+    "dlq export": differs("No file is written if a broker of the dead letters does not "
+                          "answer",
+                          home="cluster_dlq.commands:export"),
     "dlq archive": refused("An archive names its files by queue and offsets, which several brokers have alike; `rmq "
                            "dlq export` writes dead letters to a file"),
     "dlq restore": refused("It appends records to a store, with marks beside them, which brokers do not have; `rmq "
                            "send --jsonl` sends the lines of `rmq dlq export` to a topic"),
     # -- outbox and Kafka
-    "resend clear": same(sentence=_NO_TARGET),
-    "resend list": same(sentence=_NO_TARGET),
-    "resend retry": same(sentence=_NO_TARGET),
-    "resend run": same("outbox.resend_run_cluster:run"),
-    "resend schema": same(sentence=_NO_TARGET),
-    "resend show": same(sentence=_NO_TARGET),
-    "resend void": same(sentence=_NO_TARGET),
+    "resend clear": same(_NO_TARGET),
+    "resend list": same(_NO_TARGET),
+    "resend retry": same(_NO_TARGET),
+    "resend run": same(home="outbox.resend_run_cluster:run"),
+    "resend schema": same(_NO_TARGET),
+    "resend show": same(_NO_TARGET),
+    "resend void": same(_NO_TARGET),
     "mirror dead-letters": refused(_LETTERS),
     "mirror kafka-to-rmq": refused(
         "A mirror into RocketMQ writes records and their position by one append, which brokers do not have; let Spark "
@@ -122,8 +132,8 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "mirror redrive": refused(_LETTERS),
     "mirror retry": refused(_LETTERS),
     "mirror rmq-to-kafka": differs(
-        "mirror.mirror_from_cluster:rmq_to_kafka",
         "It copies the queues of one broker (--broker), because queue q goes to partition q; nothing is flushed",
+        home="mirror.mirror_from_cluster:rmq_to_kafka",
     ),
     # -- care
     "init": refused("A cluster is started with its brokers; `rmq updateTopic` makes topics"),
@@ -133,150 +143,152 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "retention run": refused("A broker deletes old messages itself (fileReservedTime, deleteWhen)"),
     "retention status": refused("A broker deletes old messages itself (fileReservedTime, deleteWhen)"),
     "broker run": refused("The brokers of a cluster deliver delayed messages and delete old ones themselves"),
-    "broker clock advance": same(sentence=_NO_TARGET),
-    "namesrv run": same(sentence=_NO_TARGET),
-    "doctor": differs("cluster_care.doctor:doctor", "It checks name servers, brokers, addresses and rights, and "
-                      "neither this machine nor Spark"),
-    "metrics": differs("cluster_care.metrics:metrics", "`node_id` is the broker; brokers do not tell how old an unread "
-                       "message is, so there are no latencies, and no figures of POP, delays and files"),
+    "broker clock advance": same(_NO_TARGET),
+    "namesrv run": same(_NO_TARGET),
+    "doctor": differs("It checks name servers, brokers, addresses and rights, and "
+                      "neither this machine nor Spark",
+                      home="cluster_care.doctor:doctor"),
+    "metrics": differs("`node_id` is the broker; brokers do not tell how old an unread "
+                       "message is, so there are no latencies, and no figures of POP, delays and files",
+                       home="cluster_care.metrics:metrics"),
     # -- mqadmin: messages
     "queryMsgById": differs(
-        "cluster_mqadmin.message:query_msg_by_id",
         "Only an address that a broker of the cluster has registered is asked; -g, -d and -s of mqadmin "
         "are refused, -u is ignored",
+        home="cluster_mqadmin.message:query_msg_by_id",
     ),
     "queryMsgByKey": differs(
-        "cluster_mqadmin.message:query_msg_by_key",
         "Up to 64 messages of each broker; stderr says so if one has perhaps more",
+        home="cluster_mqadmin.message:query_msg_by_key",
     ),
     "queryMsgByUniqueKey": differs(
-        "cluster_mqadmin.message:query_msg_by_unique_key",
         "Up to 32 messages of each broker; -g and -d of mqadmin are refused",
+        home="cluster_mqadmin.message:query_msg_by_unique_key",
     ),
     "queryMsgByOffset": differs(
-        "cluster_mqadmin.message:query_msg_by_offset",
         "-b names the broker, if several have a queue of this number",
+        home="cluster_mqadmin.message:query_msg_by_offset",
     ),
-    "DecodeMessageId": same(sentence=_NO_TARGET),
-    "printMsg": same("cluster_mqadmin.message_flow:print_msg"),
+    "DecodeMessageId": same(_NO_TARGET),
+    "printMsg": same(home="cluster_mqadmin.message_flow:print_msg"),
     "printMsgByQueue": differs(
-        "cluster_mqadmin.message_flow:print_msg_by_queue",
         "-a names the broker, if several have a queue of this number",
+        home="cluster_mqadmin.message_flow:print_msg_by_queue",
     ),
     "sendMessage": differs(
-        "cluster_mqadmin.message_flow:send_message",
         "-i needs -b; an empty body is refused; the broker makes a missing topic, if brokers allow that; "
         "-m of mqadmin is ignored",
+        home="cluster_mqadmin.message_flow:send_message",
     ),
-    "consumeMessage": differs("cluster_mqadmin.message_flow:consume_message", "-i needs -b, as with mqadmin"),
-    "queryMsgTraceById": same("cluster_mqadmin.message:query_msg_trace_by_id"),
+    "consumeMessage": differs("-i needs -b, as with mqadmin", home="cluster_mqadmin.message_flow:consume_message"),
+    "queryMsgTraceById": same(home="cluster_mqadmin.message:query_msg_trace_by_id"),
     "dumpCompactionLog": refused(f"{_FILES}; run the command there"),
     # -- mqadmin: topics
-    "topicList": same("cluster_mqadmin.topic_show:topic_list"),
+    "topicList": same(home="cluster_mqadmin.topic_show:topic_list"),
     "topicStatus": differs(
-        "cluster_mqadmin.topic_show:topic_status",
         "The queues of each master, and the topic's rate of messages (5.x)",
+        home="cluster_mqadmin.topic_show:topic_status",
     ),
-    "topicRoute": same("cluster_mqadmin.topic_show:topic_route"),
-    "topicClusterList": same("cluster_mqadmin.topic_show:topic_cluster_list"),
+    "topicRoute": same(home="cluster_mqadmin.topic_show:topic_route"),
+    "topicClusterList": same(home="cluster_mqadmin.topic_show:topic_cluster_list"),
     "updateTopic": differs(
-        "cluster_mqadmin.topic_change:update_topic",
         "At the master of -b, or at each master of -c; with `-o true` the name servers get the queues, "
         "too. Settings without an option stay as each broker has them",
+        home="cluster_mqadmin.topic_change:update_topic",
     ),
     "updateTopicPerm": differs(
-        "cluster_mqadmin.topic_change:update_topic_perm",
         "At the master of -b, or at each master of -c that has the topic",
+        home="cluster_mqadmin.topic_change:update_topic_perm",
     ),
     "deleteTopic": differs(
-        "cluster_mqadmin.topic_change:delete_topic",
         "Messages are deleted at once, at each master and then at the name servers; consumers that run "
         "are named and do not prevent it",
+        home="cluster_mqadmin.topic_change:delete_topic",
     ),
     # -- mqadmin: consumers
     "consumerProgress": differs(
-        "cluster_mqadmin.progress:consumer_progress",
         "All masters are asked; -s asks the members, by way of the brokers",
+        home="cluster_mqadmin.progress:consumer_progress",
     ),
     "updateSubGroup": differs(
-        "cluster_mqadmin.group:update_sub_group",
         "At the master of -b, or at each master of -c. Settings without an option stay as each broker has "
         "them",
+        home="cluster_mqadmin.group:update_sub_group",
     ),
     "deleteSubGroup": differs(
-        "cluster_mqadmin.group:delete_sub_group",
         "At the master of -b, or at each master of -c; the %RETRY% and %DLQ% topics go with `-r true` and "
         "without -b only; members that run are named and do not prevent it",
+        home="cluster_mqadmin.group:delete_sub_group",
     ),
     "getConsumerConfig": differs(
-        "cluster_mqadmin.group:get_consumer_config",
         "The settings at each broker that has some",
+        home="cluster_mqadmin.group:get_consumer_config",
     ),
     "consumerConnection": differs(
-        "cluster_mqadmin.group:consumer_connection",
         "Connected members as all masters know them, with type, model and start; mqadmin asks one broker",
+        home="cluster_mqadmin.group:consumer_connection",
     ),
     # -- mqadmin: offsets
     "resetOffsetByTime": differs(
-        "cluster_mqadmin.offset:reset_offset_by_time",
         "Each master is told (222), so that members may run; a 4.x broker without members gets the "
         "offsets (15). -q needs -b",
+        home="cluster_mqadmin.offset:reset_offset_by_time",
     ),
-    "skipAccumulatedMessage": differs("cluster_mqadmin.offset:skip_accumulated_message", "As `resetOffsetByTime`"),
+    "skipAccumulatedMessage": differs("As `resetOffsetByTime`", home="cluster_mqadmin.offset:skip_accumulated_message"),
     "cloneGroupOffset": differs(
-        "cluster_mqadmin.offset_clone:clone_group_offset",
         "A reset that is pending at a broker stays: stderr names the queue, exit code 1; queues in which a 4.x broker "
         "perhaps has no offset are left out, and named; -o of mqadmin is ignored",
+        home="cluster_mqadmin.offset_clone:clone_group_offset",
     ),
     # -- mqadmin: broker
     "clusterList": differs(
-        "cluster_mqadmin.broker:cluster_list",
         "Every process, slaves too, with its rates; -m shows the messages of today and yesterday",
+        home="cluster_mqadmin.broker:cluster_list",
     ),
     "brokerStatus": differs(
-        "cluster_mqadmin.broker:broker_status",
         "All figures of the process of -b, or of each master of -c",
+        home="cluster_mqadmin.broker:broker_status",
     ),
     "getBrokerConfig": differs(
-        "cluster_mqadmin.broker:get_broker_config",
         "All settings of the process of -b, or of all processes of -c, with *** in place of credentials",
+        home="cluster_mqadmin.broker:get_broker_config",
     ),
     "updateBrokerConfig": differs(
-        "cluster_mqadmin.broker:update_broker_config",
         "Any setting that the process of -b, or each master of -c (-a: slaves, too), has: looked up at all of them "
         "before the first change, because brokers answer success for unknown names",
+        home="cluster_mqadmin.broker:update_broker_config",
     ),
     "statsAll": differs(
-        "cluster_mqadmin.stats:stats_all",
         "As the brokers have counted since their start, with what groups got",
+        home="cluster_mqadmin.stats:stats_all",
     ),
     "queryCq": differs(
-        "cluster_mqadmin.stats:query_cq",
         "-b names the broker, if several have the queue; -g of mqadmin is ignored",
+        home="cluster_mqadmin.stats:query_cq",
     ),
     # -- mqadmin: cleaning
     "cleanExpiredCQ": differs(
-        "cluster_mqadmin.stats:clean_expired_cq",
         "The process of -b, or each master, also deletes the last file of a queue without messages",
+        home="cluster_mqadmin.stats:clean_expired_cq",
     ),
     "deleteExpiredCommitLog": differs(
-        "cluster_mqadmin.stats:delete_expired_commit_log",
         "The process of -b, or each master, decides which files are old; --dry-run names the brokers, not "
         "the files",
+        home="cluster_mqadmin.stats:delete_expired_commit_log",
     ),
     "cleanUnusedTopic": differs(
-        "cluster_mqadmin.stats:clean_unused_topic",
         "The process of -b, or each master, deletes queues of topics that it does not have; --dry-run "
         "names the brokers",
+        home="cluster_mqadmin.stats:clean_unused_topic",
     ),
     # -- mqadmin: export
     "exportMetadata": differs(
-        "cluster_mqadmin.export:export_metadata",
         "Of the master of -b, or of all masters of -c, with the sums of their queues",
+        home="cluster_mqadmin.export:export_metadata",
     ),
     "exportConfigs": differs(
-        "cluster_mqadmin.export:export_configs",
         "The settings of each master, and the numbers of name servers, masters and slaves",
+        home="cluster_mqadmin.export:export_configs",
     ),
 })  # fmt: skip
 """The path of each command, as `offsets show` -> what it is over a cluster."""

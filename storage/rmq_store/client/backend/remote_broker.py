@@ -17,8 +17,17 @@ from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.client.backend.remote_members import RemoteMembers
 from rmq_store.client.backend.remote_pop import RemotePop
 from rmq_store.client.backend.remote_pulling import RemotePulls
-from rmq_store.client.backend.remote_sending import STORED, batch_request, send_request, send_result
 from rmq_store.client.backend.remote_transactions import RemoteTransactions
+from rmq_store.client.delivery.outcome import STORED
+from rmq_store.client.delivery.request import (
+    batch_body,
+    batch_request,
+    properties_of,
+    send_back_request,
+    send_result,
+    single_request,
+)
+from rmq_store.client.delivery.timers import is_timed, refuse_timers
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
@@ -28,15 +37,14 @@ from rmq_store.protocol.errors import MQBrokerError, MQClientError, ResponseCode
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult, PullStatus
 from rmq_store.protocol.results import SendResult
 from rmq_store.protocol.stored_messages import messages_of
+from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import (
-    ConsumerSendMsgBackRequestHeader,
     RecallMessageRequestHeader,
     RecallMessageResponseHeader,
 )
 from rmq_store.remoting.cluster import groups, locks, offsets
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.sending import is_timed, refuse_timers
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 """The group that sends consumers' messages to retry topics (MixAll.CLIENT_INNER_PRODUCER_GROUP)."""
@@ -94,9 +102,9 @@ class RemoteBroker:
             # Of the wire, as in the end of the transaction: brokers compare the two.
             group = {PRODUCER_GROUP: self._cluster.wire_group(producer_group)}
             message = replace(message, properties={**message.properties, **group})
-        command = send_request(
-            self._cluster, self.name, message, queue_id, producer_group,
-            now_ms=_now_ms(), sys_flag=sys_flag, queue_nums=self._queue_nums(message.topic),
+        command = self._request(
+            message, message.topic, queue_id, producer_group,
+            sys_flag=sys_flag, new_topic_queues=self._queue_nums(message.topic),
         )  # fmt: skip
         answer = self._cluster.call_broker(self.name, command, timeout_ms, ok=STORED)
         return send_result(answer, self.name, [message])
@@ -105,9 +113,11 @@ class RemoteBroker:
         self, messages: Sequence[Message], queue_id: int, timeout_ms: int, producer_group: str
     ) -> SendResult:
         """See `Broker.send_batch`."""
+        topic = messages[0].topic
         command = batch_request(
-            self._cluster, self.name, messages, queue_id, producer_group,
-            now_ms=_now_ms(), queue_nums=self._queue_nums(messages[0].topic),
+            self._cluster, MessageQueue(topic, self.name, queue_id),
+            batch_body(messages, self._cluster.settings.namespace), group=self._cluster.wire_group(producer_group),
+            born_ms=_now_ms(), new_topic_queues=self._queue_nums(topic),
         )  # fmt: skip
         answer = self._cluster.call_broker(self.name, command, timeout_ms, ok=STORED)
         return send_result(answer, self.name, messages)
@@ -207,17 +217,12 @@ class RemoteBroker:
         """
         if properties:
             raise UsageError("a broker adds no properties to a message that is sent back: send it to the retry topic")
-        header = ConsumerSendMsgBackRequestHeader(
-            offset=message.commit_log_offset,
-            group=self._cluster.wire_group(group),
-            delay_level=delay_level,
-            origin_msg_id=message.msg_id,
-            origin_topic=self._cluster.wire_topic(message.topic),
-            unit_mode=False,
+        command = send_back_request(
+            self.name, self._cluster.wire_group(group), commit_log_offset=message.commit_log_offset,
+            msg_id=message.msg_id, wire_topic=self._cluster.wire_topic(message.topic), delay_level=delay_level,
             max_reconsume_times=max_reconsume_times,
-            bname=self.name,
-        )
-        self._cluster.call_broker(self.name, request(header), timeout_ms)
+        )  # fmt: skip
+        self._cluster.call_broker(self.name, command, timeout_ms)
 
     def send_messages_back(
         self, group: str, rows: pa.RecordBatch, delay_level: int, max_reconsume_times: int | None, timeout_ms: int
@@ -243,9 +248,9 @@ class RemoteBroker:
         topic = retry_topic(group)
         route = self._cluster.route(topic)
         queues = None if route is None else route.queues.get(self.name)
-        command = send_request(
-            self._cluster, self.name, message, random.randrange(queues.write_queue_nums) if queues else 0,
-            INNER_PRODUCER, now_ms=_now_ms(), sys_flag=sys_flag, topic=topic, queue_nums=RETRY_QUEUE_NUMS,
+        command = self._request(
+            message, topic, random.randrange(queues.write_queue_nums) if queues else 0, INNER_PRODUCER,
+            sys_flag=sys_flag, new_topic_queues=RETRY_QUEUE_NUMS,
             reconsume_times=reconsume_times, max_reconsume_times=max_reconsume_times,
         )  # fmt: skip
         self._cluster.call_broker(self.name, command, RETRY_TIMEOUT_MS, ok=STORED)
@@ -314,6 +319,27 @@ class RemoteBroker:
     def change_invisible_duration(self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int) -> str:
         """See `Broker.change_invisible_duration`."""
         return self._pop.change(group, topic, receipt_handle, invisible_duration_ms)
+
+    def _request(
+        self,
+        message: Message,
+        topic: str,
+        queue_id: int,
+        group: str,
+        *,
+        sys_flag: int,
+        new_topic_queues: int,
+        reconsume_times: int = 0,
+        max_reconsume_times: int | None = None,
+    ) -> RemotingCommand:
+        """The request for a client's message (310), to a topic that may be another one than the message's."""
+        return single_request(
+            self._cluster, MessageQueue(topic, self.name, queue_id), message.body,
+            properties_of(message, self._cluster.settings.namespace).decode(),
+            group=self._cluster.wire_group(group), born_ms=_now_ms(), flag=message.flag, sys_flag=sys_flag,
+            reconsume_times=reconsume_times, max_reconsume_times=max_reconsume_times,
+            new_topic_queues=new_topic_queues,
+        )  # fmt: skip
 
 
 def _now_ms() -> int:

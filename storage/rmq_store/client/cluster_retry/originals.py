@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from rmq_store.errors import ResponseError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import Question, waiting
+from rmq_store.remoting.questions.answer import Given
 from rmq_store.remoting.questions.messages import ask_message, read_message
 
 _PAUSE_S = 0.2
@@ -23,7 +26,7 @@ class Place(NamedTuple):
 
 
 class OriginalReading:
-    """Reads for one task; `patience_ms` is how long it waits for a broker that does not answer."""
+    """Reads for one task; `patience_ms` is how long it waits for a broker that does not answer, or is busy."""
 
     def __init__(self, cluster: Cluster, patience_ms: int, sleep: Callable[[float], None]) -> None:
         self._cluster = cluster
@@ -39,31 +42,24 @@ class OriginalReading:
             MQBrokerError: it refuses.
         """
         until_ms = self._cluster.timer() + self._patience_ms
-        found: dict[int, StoredMessage] = {}
-        left = list(range(len(places)))
-        while True:
-            commands = [(places[at].broker_name, ask_message(places[at].commit_log_offset)) for at in left]
-            again, last = [], None
-            for at, answer in zip(left, self._cluster.call_all(commands), strict=True):
-                if isinstance(answer, RemotingError):
-                    again.append(at)
-                    last = answer
-                    continue
-                frame = read_message(answer, places[at].broker_name)
-                if not frame:
-                    raise ResponseError(
-                        ResponseCode.SYSTEM_ERROR,
-                        f"row {first_row + at}: look message by offset failed, {places[at].commit_log_offset}: broker "
-                        f"{places[at].broker_name!r} has no message there (any more): {answer.remark or ''}",
-                    )
-                message = decode_frame(memoryview(frame), 0, len(frame))
-                found[at] = _checked(message, places[at], first_row + at)
-            if last is None:
-                return [found[at] for at in range(len(places))]
-            if self._cluster.timer() >= until_ms:
-                raise last
-            left = again
-            self._sleep(_PAUSE_S)
+        asked = {
+            at: Question(place.broker_name, ask_message(place.commit_log_offset), partial(_read, place, first_row + at))
+            for at, place in enumerate(places)
+        }
+        told = waiting(self._cluster, asked, until_ms, pause_s=_PAUSE_S, sleep=self._sleep)
+        return list(told.required().values())
+
+
+def _read(place: Place, row: int, answer: Given, broker_name: str) -> StoredMessage:
+    frame = read_message(answer, broker_name)
+    if not frame:
+        remark = "" if isinstance(answer, RemotingError) else answer.remark
+        raise ResponseError(
+            ResponseCode.SYSTEM_ERROR,
+            f"row {row}: look message by offset failed, {place.commit_log_offset}: broker {broker_name!r} has no "
+            f"message there (any more): {remark or ''}",
+        )
+    return _checked(decode_frame(memoryview(frame), 0, len(frame)), place, row)
 
 
 def _checked(message: StoredMessage, place: Place, row: int) -> StoredMessage:

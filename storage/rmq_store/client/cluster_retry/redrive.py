@@ -4,8 +4,8 @@ The steps for the letters of one broker, 500 or 32 MiB at a time:
 
     1  a lock of the ledger's queue at this broker: nobody else moves letters of the group there
     2  the ledger is read on; for an attempt that has died, its copies are looked for, and recorded as moved
-    3  the letters are read and judged (`letter_reading`)
-    4  they are sent between two records of the ledger (`letter_moves`)
+    3  the letters are read and judged (`dead_letter_reading`)
+    4  they are sent between two records of the ledger (`dead_letter_moves`)
 
 After a crash in step 4 step 2 of the next call finds what was sent. A broker forgets the lock of a dead process after
 60 s, so the next call waits that long.
@@ -23,9 +23,9 @@ import pyarrow as pa
 from rmq_store.broker.dlq.redrive_batch import PARKED, REDRIVEN, Policy
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.broker.rules.input_rows import as_schema
-from rmq_store.client.cluster_retry.letter_moves import LetterMoves
-from rmq_store.client.cluster_retry.letter_reading import LetterReading
-from rmq_store.client.cluster_retry.letters import CLUSTER_ROWS_SCHEMA, Letter, letters_by_broker, result_of
+from rmq_store.client.cluster_retry.dead_letter_moves import LetterMoves
+from rmq_store.client.cluster_retry.dead_letter_reading import LetterReading
+from rmq_store.client.cluster_retry.dead_letters import CLUSTER_ROWS_SCHEMA, Letter, letters_by_broker, result_of
 from rmq_store.client.cluster_retry.redrive_ledger import BrokerLedger, RedriveLedger, queue_of
 from rmq_store.client.cluster_retry.redrive_lock import RedriveLock, no_lock
 from rmq_store.errors import UnknownTopicError, UsageError

@@ -1,8 +1,8 @@
 """The redrive ledger of a cluster: which dead letters were moved on, at the brokers that hold them. Control plane.
 
-The topic has one queue at each master from which letters were moved. A record lies there, behind the letters in its
-log: so retention deletes a record later than the dead letters that it names. It is one message with a tag of the group,
-in JSON:
+A journal (`delivery.journal_topic`), whose owners are groups. It has one queue at each master from which letters were
+moved. A record lies there, behind the letters in its log: so retention deletes a record later than the dead letters
+that it names. It is in JSON:
 
     {"version": 1, "group": "g", "attempt": "5f...", "state": "sending", "letters": {"0": [[3, 9]]},
      "ends": {"%RETRY%g": {"broker-a:0": 23}}}
@@ -14,32 +14,23 @@ names what was moved. If a process dies before it writes the second, the next on
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
-from rmq_store.client.cluster_sink.outcomes import Outcome, verdict_of
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets
+from rmq_store.client.delivery.journal_topic import JournalTopic
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.errors import OffsetOutOfRangeError
-from rmq_store.format.batches.batch_bodies import MessageParts
-from rmq_store.format.frames.frame_check import BODY_POSITIONS
-from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.errors import MQClientError, RemotingError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.offsets import queue_ranges
-from rmq_store.remoting.cluster.pull_request import PullFilter
-from rmq_store.remoting.cluster.pulling import read_range
-from rmq_store.remoting.cluster.sending import single_request, stored_offset
 from rmq_store.remoting.cluster.topics import create_topic
 
 LEDGER_TOPIC: Final = "PYRMQ_REDRIVEN"
@@ -48,9 +39,6 @@ SENDING: Final = "sending"
 MOVED: Final = "moved"
 
 _VERSION: Final = 1
-_TRIES: Final = 5
-_PAUSE_S: Final = 0.2
-_DISPATCH_PAUSE_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +132,10 @@ class RedriveLedger:
     ) -> None:
         self._cluster = cluster
         self._reading = QueueReading(cluster, patience_ms, pull_group, sleep)
-        self._pull_group = pull_group or TOOLS_CONSUMER
-        self._sleep = sleep
+        self._journal = JournalTopic(
+            cluster, LEDGER_TOPIC, "the record of a redrive", self._reading,
+            group="pyspark_rmq", pull_group=pull_group, sleep=sleep,
+        )  # fmt: skip
 
     def read_on(self, ledger: BrokerLedger, *, at_master: bool) -> None:
         """Take all records that are behind those that a ledger has. `at_master`: nothing may be missed, so the master
@@ -179,29 +169,15 @@ class RedriveLedger:
         """Make a record durable, as far as the broker's flush and replication settings do that.
 
         Raises:
-            MQClientError: the broker does not take it. SendInDoubtError: it does not show it in its queue.
+            MQBrokerError: the broker refuses it. MQClientError: it does not take it within the patience.
+            SendInDoubtError: it does not show it in its queue.
         """
         if not self._is_routed(broker_name):
             create_topic(self._cluster, LEDGER_TOPIC, 1, broker_names=[broker_name])
-        wire = replace(queue_of(broker_name), topic=self._cluster.wire_topic(LEDGER_TOPIC))
-        properties = f"TAGS\x01{_tag_of(record.group)}\x02KEYS\x01{record.group}\x02WAIT\x01true\x02"
-        command = single_request(
-            wire, record.to_json(), properties, group="pyspark_rmq", born_ms=time.time_ns() // 1_000_000
-        )
-        reason = ""
-        for number in range(_TRIES):
-            try:
-                answer = self._cluster.submit_broker(broker_name, command).result()
-                verdict = verdict_of(answer)
-                if verdict.outcome in (Outcome.STORED, Outcome.STORED_WEAKLY):
-                    self._await_shown(broker_name, stored_offset(answer.ext_fields))
-                    return
-            except RemotingError as error:
-                verdict = verdict_of(error)
-            reason = verdict.reason
-            if number + 1 < _TRIES:  # stored twice, a record says the same
-                self._sleep(_PAUSE_S * 2**number)
-        raise MQClientError(f"broker {broker_name!r} takes no record of a redrive into {LEDGER_TOPIC!r}: {reason}")
+        queue = queue_of(broker_name)
+        stored = self._journal.append([queue], record.group, record.group, record.to_json())
+        # Who comes next must see it.
+        self._journal.await_shown(queue, stored[queue] + 1)
 
     def _is_routed(self, broker_name: str) -> bool:
         """Whether the name servers show the topic at a broker: one that came later does not have it."""
@@ -210,34 +186,11 @@ class RedriveLedger:
             route = self._cluster.refresh_route(LEDGER_TOPIC)
         return route is not None and broker_name in route.queues
 
-    def _await_shown(self, broker_name: str, offset: int) -> None:
-        """A broker shows a message in its queue a moment after its answer, and who comes next must see it."""
-        queue = queue_of(broker_name)
-        until_ms = self._cluster.timer() + self._reading.patience_ms
-        while self._reading.ends([queue])[queue] <= offset:
-            if self._cluster.timer() >= until_ms:
-                raise SendInDoubtError(
-                    f"broker {broker_name!r} has stored message {offset} of topic {LEDGER_TOPIC!r}, and does not show "
-                    "it in its queue"
-                )
-            self._sleep(_DISPATCH_PAUSE_S)
-
     def _records(self, queue: MessageQueue, start: int, end: int, group: str) -> Iterator[LedgerRecord]:
-        if start >= end:
-            return
-        wanted = PullFilter(group=self._pull_group, subscription=_tag_of(group))
-        for frames in read_range(self._cluster, queue, start, end, wanted, sleep=self._sleep):
-            positions, sizes = frames_of_answer(frames)
-            for position, size in zip(positions.tolist(), sizes.tolist(), strict=True):
-                frame = frames[position : position + size]
-                header_bytes = BODY_POSITIONS[int.from_bytes(frame[36:40], "big") >> 4 & 3]
-                record = LedgerRecord.from_json(MessageParts(frame, header_bytes).body)
-                if record is not None and record.group == group:  # a broker compares hashes of tags
-                    yield record
-
-
-def _tag_of(group: str) -> str:
-    return hashlib.blake2b(group.encode(), digest_size=8).hexdigest()
+        for text, _ in self._journal.texts(queue, start, end, group):
+            record = LedgerRecord.from_json(text)
+            if record is not None and record.group == group:
+                yield record
 
 
 def queue_of(broker_name: str) -> MessageQueue:

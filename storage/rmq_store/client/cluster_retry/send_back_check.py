@@ -13,24 +13,18 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from typing import Final
 
 from rmq_store.client.cluster_retry.stored_copies import CopyKey, CopyKeys, CopyReading, keys_of_copy
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
-from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, plan
-from rmq_store.client.cluster_sink.replay import Records
+from rmq_store.client.cluster_sink.recorded_ends import SCHEDULE_QUEUES, RecordedEnds, Records
+from rmq_store.client.cluster_sink.records import Offsets, WritePart
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.format.text.names import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
 
 _log = logging.getLogger(__name__)
-
-# 18 levels by default; a broker may have more (messageDelayLevel).
-_SCHEDULE_QUEUES: Final = 24
-
 
 class SendBackCheck:
     """The check of one task that sends messages of a group back."""
@@ -43,23 +37,18 @@ class SendBackCheck:
         records: Records,
         part: WritePart,
         settle_ms: int,
-        pull_group: str = "",
         *,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
         self._retry_topic, self._dlq_topic = retry_topic(group), dlq_topic(group)
         self._reading = reading
-        self._records = records
+        self._recorded = RecordedEnds(records, part)
         self._part = part
         self._settle_ms = settle_ms
         self._sleep = sleep
         wire_topics = frozenset(map(cluster.wire_topic, (self._retry_topic, self._dlq_topic)))
-        self._copies = CopyReading(cluster, wire_topics, reading.patience_ms, pull_group, sleep)
-        self._attempt = uuid.uuid4().hex
-        # Where queues ended before the first send-back to their broker, by this task or an earlier attempt.
-        self._earlier: Offsets | None = None
-        self._starts: Offsets = {}
+        self._copies = CopyReading(reading, wire_topics)
         self._brokers: set[str] = set()
         self._found = CopyKeys()
         self.is_repetition = False
@@ -74,38 +63,13 @@ class SendBackCheck:
         new = sorted(set(broker_names) - self._brokers)
         if not new:
             return
-        if self._earlier is None:
-            self._earlier = self._records.find(self._part)
+        self._recorded.find()
         queues = [queue for name in new for queue in self._queues_of(name)]
         ranges = {queue: (one.min_offset, one.max_offset) for queue, one in queue_ranges(self._cluster, queues).items()}
-        read, record = self._plan(new, ranges)
-        if record:
-            missed = self._records.add(Record(self._part, record, self._attempt))
-            if missed:
-                for queue, offset in missed.items():
-                    self._earlier[queue] = min(offset, self._earlier.get(queue, offset))
-                read, _ = self._plan(new, ranges)
-        self._starts |= record | read
+        read = self._recorded.add(ranges, self._topics(), self._topics(), new)
         if read:
             self._read(read)
         self._brokers.update(new)
-
-    def _plan(
-        self, broker_names: Collection[str], ranges: dict[MessageQueue, tuple[int, int]]
-    ) -> tuple[Offsets, Offsets]:
-        """The queues to read and to record, each from where. A broker without a record got nothing of this part."""
-        assert self._earlier is not None  # prepare has looked for it
-        read: Offsets = {}
-        record: Offsets = {}
-        for name in broker_names:
-            earlier = {queue: offset for queue, offset in self._earlier.items() if queue.broker_name == name}
-            reachable = {queue: limits for queue, limits in ranges.items() if queue.broker_name == name}
-            for topic in self._topics():
-                of_topic = {queue: limits for queue, limits in reachable.items() if queue.topic == topic}
-                steps = plan(earlier, topic, of_topic)
-                read |= steps.read
-                record |= steps.record
-        return read, record
 
     def _topics(self) -> tuple[str, ...]:
         return SCHEDULE_TOPIC, TIMER_TOPIC, self._retry_topic, self._dlq_topic
@@ -117,7 +81,7 @@ class SendBackCheck:
         route = self._cluster.route(self._retry_topic)
         known = None if route is None else route.queues.get(broker_name)
         retry_queues = max(1, known.read_queue_nums, known.write_queue_nums) if known is not None else 1
-        counts = (_SCHEDULE_QUEUES, 1, retry_queues, 1)
+        counts = (SCHEDULE_QUEUES, 1, retry_queues, 1)
         return [
             MessageQueue(topic, broker_name, number)
             for topic, count in zip(self._topics(), counts, strict=True)
@@ -142,15 +106,10 @@ class SendBackCheck:
         return map(keys_of_copy, self._copies.messages(parts))
 
     def stored(self, broker_name: str, keys: Collection[Hashable], reason: str) -> set[Hashable]:
-        """As `Verifier.stored`. The question for the ends goes over the connection of the requests: when it is
-        answered, the broker has them, if it ever gets them.
-        """
-        starts = {queue: start for queue, start in self._starts.items() if queue.broker_name == broker_name}
-        until_ms = self._cluster.timer() + self._settle_ms + self._reading.patience_ms
-        self._reading.ends(list(starts), until_ms)
-        self._sleep(self._settle_ms / 1000)
+        """As `Verifier.stored`."""
+        starts = {queue: start for queue, start in self._recorded.starts().items() if queue.broker_name == broker_name}
         wanted, is_stored = set(keys), set[Hashable]()
-        for found in self._keys(starts, self._reading.ends(list(starts), until_ms)):
+        for found in self._keys(starts, self._reading.settled_ends(list(starts), self._settle_ms)):
             is_stored |= wanted.intersection(found)
         _log.warning(
             "broker %r: its retry queues were read after send-backs of unknown outcome (%s): %d of %d are stored",

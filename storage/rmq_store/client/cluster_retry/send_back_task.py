@@ -22,12 +22,13 @@ from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.client.cluster_retry.originals import OriginalReading, Place
 from rmq_store.client.cluster_retry.retry_copies import retry_copy
 from rmq_store.client.cluster_retry.send_back_check import SendBackCheck
-from rmq_store.client.cluster_retry.single_sends import IN_FLIGHT_MAX, Single, SingleSends
 from rmq_store.client.cluster_retry.stored_copies import key_of_next_copy
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.record_directory import RecordDirectory
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
+from rmq_store.client.delivery.deliver import IN_FLIGHT_MAX, Delivery, Single
+from rmq_store.client.delivery.queue_reading import QueueReading
+from rmq_store.client.delivery.request import send_back_request, single_request
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
@@ -37,11 +38,8 @@ from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
 from rmq_store.protocol.errors import MQBrokerError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import group_configs
-from rmq_store.remoting.cluster.sending import single_request
 from rmq_store.remoting.questions.answer import is_not_told
 from rmq_store.remoting.questions.groups import ask_consumer_connections, read_consumer_connections
 
@@ -107,11 +105,11 @@ class SendBackTask:
                 else RecordTopic(cluster, reading, group=_PRODUCER_GROUP, pull_group=settings.pull_group, sleep=sleep)
             )
             self._check = SendBackCheck(
-                cluster, settings.group, reading, records, part, settings.settle_ms, settings.pull_group, sleep=sleep
+                cluster, settings.group, reading, records, part, settings.settle_ms, sleep=sleep
             )
         self._originals = OriginalReading(cluster, settings.send_timeout_ms, sleep)
         verifier = None if settings.resend_unknown else self._check
-        self._sends = SingleSends(cluster, settings.send_timeout_ms, verifier, sleep=sleep)
+        self._sends = Delivery(cluster, settings.send_timeout_ms, verifier, sleep=sleep)
         self._configs: dict[str, SubscriptionGroupConfig] = {}
         self._has_push_consumers: dict[str, bool] = {}
         self._rows = self._sent = self._found = self._without_reasons = 0
@@ -123,7 +121,7 @@ class SendBackTask:
 
         Raises:
             ResponseError, UsageError: a row names no message that can be sent back; names the row.
-            MQBrokerError, MQClientError, SendInDoubtError, RemotingError: as `SingleSends.send_all`, and
+            MQBrokerError, MQClientError, SendInDoubtError, RemotingError: as `Delivery.send_all`, and
                 `SendBackCheck.prepare`. Rows before stay sent back; a repetition leaves them out.
         """
         for start in range(0, batch.num_rows, IN_FLIGHT_MAX):
@@ -183,17 +181,11 @@ class SendBackTask:
         return Single(place.broker_name, command, key_of_next_copy(message), subject)
 
     def _by_number(self, broker_name: str, message: StoredMessage, delay_level: int) -> RemotingCommand:
-        header = ConsumerSendMsgBackRequestHeader(
-            offset=message.commit_log_offset,
-            group=self._cluster.wire_group(self._settings.group),
-            delay_level=delay_level,
-            origin_msg_id=message.msg_id,
-            origin_topic=message.topic,
-            unit_mode=False,
-            max_reconsume_times=self._settings.max_reconsume_times,
-            bname=broker_name,
-        )
-        return request(header)
+        return send_back_request(
+            broker_name, self._cluster.wire_group(self._settings.group),
+            commit_log_offset=message.commit_log_offset, msg_id=message.msg_id, wire_topic=message.topic,
+            delay_level=delay_level, max_reconsume_times=self._settings.max_reconsume_times,
+        )  # fmt: skip
 
     def _with_reasons(
         self, broker_name: str, message: StoredMessage, delay_level: int, reasons: Mapping[str, str]
@@ -205,9 +197,9 @@ class SendBackTask:
         copy = retry_copy(message, reasons, delay_level, config.retry_max_times if most is None else most)
         if copy is None:
             return None
-        topic = self._cluster.wire_topic(retry_topic(self._settings.group))
+        queue = MessageQueue(retry_topic(self._settings.group), broker_name, _ANY_QUEUE)
         return single_request(
-            MessageQueue(topic, broker_name, _ANY_QUEUE), message.body, copy.properties,
+            self._cluster, queue, message.body, copy.properties,
             group=_PRODUCER_GROUP, flag=message.flag, sys_flag=message.sys_flag & _COMPRESSION_BITS,
             born_ms=message.born_timestamp_ms, reconsume_times=copy.reconsume_times,
             max_reconsume_times=copy.max_reconsume_times,

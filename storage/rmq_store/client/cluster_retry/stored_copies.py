@@ -12,27 +12,18 @@ have different ORIGIN_MESSAGE_IDs, so they are told apart.
 from __future__ import annotations
 
 import hashlib
-import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
 from rmq_store.format.batches.content_keys import FoundKeys
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 from rmq_store.format.properties.property_string import ORIGIN_MESSAGE_ID, REAL_TOPIC, UNIQUE_KEY
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, SendInDoubtError, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import queue_ranges
-from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
-from rmq_store.remoting.cluster.pulling import read_range
-
-_log = logging.getLogger(__name__)
 
 _PIECE_BYTES: Final = 1 << 16
 
@@ -93,61 +84,17 @@ def _hash_of(key: CopyKey) -> bytes:
 class CopyReading:
     """Reads parts of queues for messages that belong to one of `wire_topics`, or wait for it."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        wire_topics: frozenset[str],
-        patience_ms: int,
-        pull_group: str = "",
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._cluster = cluster
+    def __init__(self, reading: QueueReading, wire_topics: frozenset[str]) -> None:
+        self._reading = reading
         self._topics = wire_topics
         self._names = [topic.encode() for topic in sorted(wire_topics)]
-        self._patience_ms = patience_ms
-        self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
-        self._sleep = sleep
 
     def messages(self, parts: Mapping[MessageQueue, tuple[int, int]]) -> Iterator[StoredMessage]:
-        """The messages [start, end) of queues, as far as they belong to the topics.
-
-        Messages that retention has deleted are logged and left out.
-
-        Raises:
-            SendInDoubtError: a queue cannot be read; or it ends before `start`, so it is not what it was.
-        """
-        for queue, (start, end) in parts.items():
-            if end < start:
-                raise SendInDoubtError(
-                    f"queue {queue.queue_id} of topic {queue.topic!r} at broker {queue.broker_name!r} ends at {end}, "
-                    f"and ended at {start} before: the broker has lost messages, or the topic was made again. Whether "
-                    "messages were sent is unknown. See docs/cluster.md"
-                )
-            if start < end:
-                try:
-                    yield from self._of_queue(queue, start, end)
-                except (RemotingError, MQBrokerError, SlaveBehindError) as error:
-                    raise SendInDoubtError(f"whether messages were sent is unknown: {error}") from error
-
-    def _of_queue(self, queue: MessageQueue, start: int, end: int) -> Iterator[StoredMessage]:
-        try:
-            for frames in read_range(
-                self._cluster, queue, start, end, self._wanted, patience_ms=self._patience_ms, sleep=self._sleep
-            ):
-                # Most of what waits at a broker belongs to others.
-                if any(name in frames for name in self._names):
-                    yield from self._ours(frames)
-        except OffsetOutOfRangeError:
-            begin = queue_ranges(self._cluster, [queue])[queue].min_offset
-            if begin <= start:
-                raise
-            _log.warning(
-                "queue %d of topic %r at broker %r: messages [%d, %d) are deleted, so what was sent there is sent once "
-                "more",
-                queue.queue_id, queue.topic, queue.broker_name, start, min(begin, end),
-            )  # fmt: skip
-            if begin < end:
-                yield from self._of_queue(queue, begin, end)
+        """The messages [start, end) of queues, as far as they belong to the topics. Raises as `QueueReading.frames`."""
+        for frames in self._reading.frames(parts):
+            # Most of what waits at a broker belongs to others.
+            if any(name in frames for name in self._names):
+                yield from self._ours(frames)
 
     def _ours(self, frames: bytes) -> Iterator[StoredMessage]:
         view = memoryview(frames)

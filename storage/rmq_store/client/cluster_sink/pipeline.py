@@ -30,15 +30,15 @@ import numpy.typing as npt
 
 from rmq_store import real_time
 from rmq_store.client.cluster_sink.chunks import Chunk, Lane
-from rmq_store.client.cluster_sink.outcomes import Outcome, Verdict, verdict_of
 from rmq_store.client.cluster_sink.queue_choice import QueueChoice
-from rmq_store.client.cluster_sink.requests import request_of
+from rmq_store.client.delivery.outcome import Outcome, Verdict, verdict_of
+from rmq_store.client.delivery.request import Topics, batch_request, single_request, stored_offset
 from rmq_store.client.producer.fault_strategy import LatencyPreset
+from rmq_store.format.batches.batch_bodies import decode_entry
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.remoting.cluster.sending import stored_offset
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +48,8 @@ BUFFERED_BYTES_MAX: Final = 16 << 20
 _PAUSE_MS: Final = 100
 
 
-class Brokers(Protocol):
+class Brokers(Topics, Protocol):
     """A cluster, as far as sends need it."""
-
-    def wire_topic(self, topic: str) -> str:
-        """The topic's name on the wire."""
 
     def submit_broker(self, broker_name: str, request: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
         """Send a request to a master; the answer comes in the future, or an error of `rmq_store.protocol.errors`."""
@@ -204,8 +201,7 @@ class Pipeline:
         left_ms = chunk.deadline_ms - now
         if left_ms <= 0:
             self._give_up(chunk, queue.broker_name, chunk.last_reason)
-        wire = MessageQueue(self._brokers.wire_topic(queue.topic), queue.broker_name, queue.queue_id)
-        request = request_of(chunk, wire, self._settings.group, self._now_ms())
+        request = request_of(self._brokers, chunk, queue, self._settings.group, self._now_ms())
         chunk.tries += 1
         self.counts.requests += 1
         self._choice.window(queue.broker_name).take(len(chunk.body))
@@ -308,3 +304,15 @@ class Pipeline:
         if (broker_name, verdict.outcome.value) not in self._warned:
             self._warned.add((broker_name, verdict.outcome.value))
             _log.warning("broker %r: a send is %s: %s", broker_name, verdict.outcome.value, verdict.reason)
+
+
+def request_of(topics: Topics, chunk: Chunk, queue: MessageQueue, group: str, now_ms: int) -> RemotingCommand:
+    """The request that stores a chunk in a queue. Rows without a born time get `now_ms`."""
+    sys_flag, born_ms, is_single = chunk.shared
+    born_ms = born_ms or now_ms
+    if not is_single:
+        return batch_request(topics, queue, chunk.body, group=group, sys_flag=sys_flag, born_ms=born_ms)
+    flag, body, properties = decode_entry(chunk.body)
+    return single_request(
+        topics, queue, body, properties.decode(), group=group, flag=flag, sys_flag=sys_flag, born_ms=born_ms
+    )

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.broker.rules.timer import TIMER_QUEUES
 from rmq_store.client.cluster_sink.chunks import Chunk, Rows
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
-from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, plan
+from rmq_store.client.cluster_sink.recorded_ends import SCHEDULE_QUEUES, RecordedEnds, Records
+from rmq_store.client.cluster_sink.records import Offsets, WritePart
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
 from rmq_store.format.batches.content_keys import Bytes, FoundKeys
 from rmq_store.format.text.names import DLQ_PREFIX, PYRMQ_TIMER_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -33,20 +33,6 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 
 _log = logging.getLogger(__name__)
-
-# 18 levels by default; a broker may have more (messageDelayLevel).
-_SCHEDULE_QUEUES: Final = 24
-
-
-class Records(Protocol):
-    """A place that keeps records."""
-
-    def find(self, part: WritePart) -> Offsets:
-        """The earliest offsets that a part of a write has recorded."""
-
-    def add(self, record: Record) -> Offsets:
-        """Make a record durable. Returns the earliest offsets of other tasks for this part that `find` missed."""
-
 
 class ReplayCheck:
     """The check of one task; `tag` begins all of its keys."""
@@ -64,15 +50,11 @@ class ReplayCheck:
     ) -> None:
         self._cluster = cluster
         self._reading = reading
-        self._records = records
+        self._recorded = RecordedEnds(records, part)
         self._part = part
         self._tag = tag
         self._settle_ms = settle_ms
         self._sleep = sleep
-        self._attempt = uuid.uuid4().hex
-        # Offsets of earlier attempts, once they were looked for; and the own ones.
-        self._earlier: Offsets | None = None
-        self._own: Offsets = {}
         self._read_ends: Offsets = {}
         self._delay_brokers: set[str] = set()
         self._served_brokers: set[str] = set()
@@ -104,7 +86,7 @@ class ReplayCheck:
         """
         new = sorted(set(broker_names) - self._delay_brokers)
         if new:
-            levels = [MessageQueue(SCHEDULE_TOPIC, name, level) for name in new for level in range(_SCHEDULE_QUEUES)]
+            levels = [MessageQueue(SCHEDULE_TOPIC, name, level) for name in new for level in range(SCHEDULE_QUEUES)]
             timers = [MessageQueue(TIMER_TOPIC, name, 0) for name in new]
             self._prepare({SCHEDULE_TOPIC: levels, TIMER_TOPIC: timers}, per_broker=_WAITING)
             self._delay_brokers.update(new)
@@ -118,35 +100,12 @@ class ReplayCheck:
         """Read and record the queues of topics. A broker that no earlier attempt has recorded for a topic of
         `per_broker` got no rows of it; otherwise its queues were added to the topic since.
         """
-        if self._earlier is None:
-            self._earlier = self._records.find(self._part)
+        self._recorded.find()
         found = self._reading.ranges([queue for of_topic in queues_of.values() for queue in of_topic])
         ranges = {queue: (limits.min_offset, limits.max_offset) for queue, limits in found.items()}
-        steps = self._plan(ranges, queues_of, per_broker)
-        if steps.record:
-            missed = self._records.add(Record(self._part, steps.record, self._attempt))
-            self._own |= steps.record
-            if missed:
-                self._earlier = _lower(self._earlier, missed)
-                steps = self._plan(ranges, queues_of, per_broker)
-        if steps.read:
-            self._read(steps.read)
-
-    def _plan(
-        self, ranges: Mapping[MessageQueue, tuple[int, int]], topics: Collection[str], per_broker: Collection[str]
-    ) -> Plan:
-        assert self._earlier is not None  # _prepare has looked for it
-        read: Offsets = {}
-        record: Offsets = {}
-        for topic in topics:
-            earlier = {queue: offset for queue, offset in self._earlier.items() if queue.topic == topic}
-            reachable = {queue: found for queue, found in ranges.items() if queue.topic == topic}
-            names = {queue.broker_name for queue in (*earlier, *reachable)} if topic in per_broker else {None}
-            for name in names:
-                steps = plan(_of_broker(earlier, name), topic, _of_broker(reachable, name))
-                read |= steps.read
-                record |= steps.record
-        return Plan({queue: start for queue, start in read.items() if queue not in self._read_ends}, record)
+        read = self._recorded.add(ranges, queues_of, per_broker)
+        if unread := {queue: start for queue, start in read.items() if queue not in self._read_ends}:
+            self._read(unread)
 
     def _read(self, starts: Offsets) -> None:
         if not self.is_repetition:
@@ -169,22 +128,15 @@ class ReplayCheck:
     def stored(self, chunk: Chunk, queue: MessageQueue, start: int | None, reason: str) -> npt.NDArray[np.bool_]:
         """(n,): which rows of a chunk are in the queue from `start` on (None: the record), or wait for their time.
 
-        The question for the end goes over the connection of the send: when it is answered, the broker has the request,
-        if it ever gets it. The settle time is for its own queue.
-
         Raises:
             SendInDoubtError: the queue cannot be read in time.
         """
-        assert self._earlier is not None  # it was prepared
-        known = _lower(self._earlier, self._own)
+        known = self._recorded.starts()
         queues = [queue]
         if chunk.shared.single:
             elsewhere = (*_WAITING, *_dead_letters(queue.topic, ()))
             queues += [one for one in known if one.broker_name == queue.broker_name and one.topic in elsewhere]
-        until_ms = self._cluster.timer() + self._settle_ms + self._reading.patience_ms
-        self._reading.ends(queues, until_ms)
-        self._sleep(self._settle_ms / 1000)
-        ends = self._reading.ends(queues, until_ms)
+        ends = self._reading.settled_ends(queues, self._settle_ms)
         found = FoundKeys()
         starts = {one: known[one] for one in queues}
         if start is not None:
@@ -242,9 +194,6 @@ class ReplayCheck:
 _WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, PYRMQ_TIMER_TOPIC)
 
 
-T = TypeVar("T")
-
-
 def _dead_letters(topic: str, broker_names: Collection[str]) -> dict[str, list[MessageQueue]]:
     """Where brokers put messages for a retry topic that were tried too often, or while a member of the group has a lock
     (5.x); empty for other topics.
@@ -262,16 +211,3 @@ def _copy(source: FoundKeys, into: FoundKeys, *, but: FoundKeys | None = None) -
         wanted = ~but.find(keys)[0]
         keys, checks = keys.reshape(-1, KEY_BYTES)[wanted].ravel(), checks[wanted]
     into.add(keys, checks)
-
-
-def _of_broker(values: Mapping[MessageQueue, T], broker_name: str | None) -> dict[MessageQueue, T]:
-    """The values of the queues of a broker; None: of all brokers."""
-    return {queue: value for queue, value in values.items() if broker_name in (None, queue.broker_name)}
-
-
-def _lower(first: Offsets, second: Offsets) -> Offsets:
-    """Both, and of a queue in both the lower offset."""
-    return {
-        queue: min(found for found in (first.get(queue), second.get(queue)) if found is not None)
-        for queue in (*first, *second)
-    }

@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from rmq_store.client.cluster_sink.chunks import ChunkMaker
 from rmq_store.client.cluster_sink.pipeline import Pipeline, PipelineSettings, SendCounts
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.record_directory import RecordDirectory
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.replay import ReplayCheck
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncoder
+from rmq_store.client.delivery.queue_reading import QueueReading
+from rmq_store.client.delivery.timers import refuse_timers
 from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.format.batches.content_keys import FoundKeys, KeyMaker, seed_of
 from rmq_store.format.text.ids import UniqueIdGenerator
@@ -32,7 +33,6 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.sending import refuse_timers
 from rmq_store.remoting.cluster.topics import create_topic, refuse_to_write_topic
 
 _log = logging.getLogger(__name__)
@@ -45,8 +45,9 @@ class SinkSettings:
     """The settings of all tasks of a write; plain data.
 
     `replay_check`: repetitions leave out what is stored. `resend_unknown`: a send of unknown outcome is sent again at
-    once. `record_path`: a directory for records, "" for the topic of the cluster. `new_topic_queues`: of a topic that
-    is made at every master where it is missing; 0: it is refused.
+    once. `patience_ms`: the one bound of the replay check for a broker that is away: in the queues that are read, in
+    the search for records, and for the record of this task. `record_path`: a directory for records, "" for the topic of
+    the cluster. `new_topic_queues`: of a topic that is made at every master where it is missing; 0: it is refused.
     """
 
     encoder: EncoderSettings = field(default_factory=EncoderSettings)

@@ -60,6 +60,20 @@ def batch_entries(frames: pa.LargeBinaryArray, keys: Bytes | None, tail: bytes) 
     return entry_offsets, entries[: entry_offsets[-1]]
 
 
+def encode_entry(flag: int, body: bytes, properties: bytes) -> bytes:
+    """One entry. OverflowError: more than 32767 bytes of properties."""
+    size = _HEAD.size + len(body) + _LENGTH_BYTES + len(properties)
+    head = _HEAD.pack(size, 0, 0, flag, len(body))
+    return b"".join((head, body, len(properties).to_bytes(_LENGTH_BYTES, "big", signed=True), properties))
+
+
+def decode_entry(entry: bytes) -> tuple[int, bytes, bytes]:
+    """The flag, the body and the properties of one entry that this module has made."""
+    _, _, _, flag, body_bytes = _HEAD.unpack_from(entry)
+    body_end = _HEAD.size + body_bytes
+    return flag, entry[_HEAD.size : body_end], entry[body_end + _LENGTH_BYTES :]
+
+
 class MessageParts:
     """Parts of one frame with IPv4 hosts. `content`: from the length of the body to the end of the frame."""
 
@@ -95,9 +109,7 @@ def _write_entries(
             properties = f"{UNIQUE_KEY}\x01{key}\x02".encode() + properties
         if len(properties) > PROPERTIES_BYTES_MAX:
             return row
-        size = _HEAD.size + len(parts.body) + _LENGTH_BYTES + len(properties)
-        head = _HEAD.pack(size, 0, 0, parts.flag, len(parts.body))
-        entry = head + parts.body + len(properties).to_bytes(_LENGTH_BYTES, "big") + properties
-        entry_offsets[row + 1] = entry_offsets[row] + size
+        entry = encode_entry(parts.flag, parts.body, properties)
+        entry_offsets[row + 1] = entry_offsets[row] + len(entry)
         entries[entry_offsets[row] : entry_offsets[row + 1]] = np.frombuffer(entry, np.uint8)
     return len(offsets) - 1

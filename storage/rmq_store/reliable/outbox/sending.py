@@ -34,7 +34,7 @@ from rmq_store.client import (
     SendResult,
     select_message_queue_by_hash,
 )
-from rmq_store.client.cluster_sink.outcomes import Outcome, verdict_of
+from rmq_store.client.delivery.outcome import Outcome, verdict_of
 from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.outbox.delays import deliver_ms, is_delayed

@@ -6,16 +6,14 @@ onChannelDestroy). So nothing that a new process can ask tells that a broker is 
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 
 from rmq_store.errors import UsageError
-from rmq_store.protocol.answers import is_away
-from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError
-from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.errors import BrokerAwayError
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.questions.answer import broker_error
+from rmq_store.remoting.cluster.gather import At, Question, gather
+from rmq_store.remoting.questions.answer import checked
 from rmq_store.remoting.questions.brokers import ask_runtime_info
 
 
@@ -48,11 +46,8 @@ def require_brokers(cluster: Cluster, names: Sequence[str], topics: Collection[s
         RemotingError: no name server answers.
     """
     away = _unknown(cluster, names, topics)
-    asked = [(name, ask_runtime_info()) for name in names if name not in away]
-    for (name, _), answer in zip(asked, cluster.read_all(asked), strict=True):
-        why = _why_it_counts_as_away(name, answer)
-        if why:
-            away[name] = why
+    asked = {name: Question(name, ask_runtime_info(), checked) for name in names if name not in away}
+    away |= {name: str(error) for name, error in gather(cluster, asked, At.READABLE).away.items()}
     if away:
         raise brokers_away(away)
 
@@ -90,9 +85,7 @@ def _known(cluster: Cluster, names: Sequence[str], topics: Collection[str]) -> s
     routes = [route for route in map(cluster.refresh_route, sorted(topics)) if route is not None]
     known = {name for route in routes for name in route.brokers}
     if not known.issuperset(names):
-        # A proxy does not tell of the cluster (106): the routes of topics are what there is.
-        with contextlib.suppress(MQBrokerError):
-            known |= set(cluster.routes.clusters(refresh=True).broker_addr_table)
+        known |= cluster.routes.registered(refresh=True) or set()
     return known
 
 
@@ -100,9 +93,3 @@ def _in_other_case(name: str, known: Collection[str]) -> str:
     """RocketMQ's names of brokers count in their case."""
     near = [other for other in known if other.casefold() == name.casefold()]
     return f" (it knows {near[0]})" if near else ""
-
-
-def _why_it_counts_as_away(name: str, answer: RemotingCommand | RemotingError) -> str:
-    """"" if the broker has answered."""
-    error = answer if isinstance(answer, RemotingError) else broker_error(answer, name)
-    return str(error) if is_away(error) else ""

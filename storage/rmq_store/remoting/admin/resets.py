@@ -17,12 +17,12 @@ from rmq_store.protocol.answers import V5_0_0
 from rmq_store.protocol.bodies.groups import ResetOffsetBody
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.remoting.admin.groups import connections
 from rmq_store.remoting.admin.scope import BrokerProcess, ask
 from rmq_store.remoting.cluster import offsets
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.questions.answer import checked
 from rmq_store.remoting.questions.brokers import ask_runtime_info
+from rmq_store.remoting.questions.groups import ask_consumer_connections, read_consumer_connections
 from rmq_store.remoting.questions.offsets import ALL_QUEUES, ask_reset
 
 
@@ -67,7 +67,7 @@ def reset_at(
     """
     if queue_id != ALL_QUEUES and _is_older_than_5(cluster, process):
         # A broker of 4.x does not read the queue's number, and would set all queues.
-        if connections(cluster, process, group) is not None:
+        if not _is_offline(cluster, process, group):
             raise UsageError(
                 f"broker {process.broker_name} is older than 5.0, where one queue of a group cannot be set while its "
                 f"members run: stop the members of {group!r}"
@@ -78,7 +78,7 @@ def reset_at(
     is_offline = answer.code == ResponseCode.CONSUMER_NOT_ONLINE
     if answer.code == ResponseCode.SYSTEM_ERROR and answer.version < V5_0_0:
         # A broker of 4.x knows no offset of the group in some queue ("not exist"), and looks for members afterwards.
-        is_offline = connections(cluster, process, group) is None
+        is_offline = _is_offline(cluster, process, group)
     if is_offline:
         return _written(cluster, group, wanted)
     checked(answer, process.broker_name)
@@ -89,6 +89,11 @@ def reset_at(
 
 def _written(cluster: Cluster, group: str, wanted: Mapping[MessageQueue, int]) -> ResetDone:
     return ResetDone(Way.WRITTEN, offsets.update_consumer_offsets(cluster, group, wanted))
+
+
+def _is_offline(cluster: Cluster, process: BrokerProcess, group: str) -> bool:
+    """Whether the broker knows no member of the group."""
+    return ask(cluster, process, ask_consumer_connections(cluster, group), read_consumer_connections) is None
 
 
 def _is_older_than_5(cluster: Cluster, process: BrokerProcess) -> bool:

@@ -1,4 +1,4 @@
-"""Topics at single brokers and at name servers: settings, creation, deletion (AdminBrokerProcessor.java)."""
+"""Topics at single brokers, and at all name servers: settings, routes, ordered queues (AdminBrokerProcessor.java)."""
 
 from __future__ import annotations
 
@@ -22,27 +22,8 @@ def topic_config(cluster: Cluster, process: BrokerProcess, topic: str) -> TopicC
     except MQBrokerError as error:
         if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise
-    return topic_configs(cluster, process).get(cluster.wire_topic(topic))
-
-
-def topic_configs(cluster: Cluster, process: BrokerProcess) -> dict[str, TopicConfig]:
-    """The settings of all topics of a broker (21), by their names on the wire. Raises as `scope.ask`."""
-    return ask(cluster, process, questions.ask_topic_configs(), questions.read_topic_configs)
-
-
-def create_topic(
-    cluster: Cluster, process: BrokerProcess, config: TopicConfig, attributes: Mapping[str, str | None]
-) -> None:
-    """Make a topic at one broker, or change it (17). `attributes` are changes: a value, or None to remove one.
-
-    On return the broker has stored the topic. Raises as `scope.ask`.
-    """
-    ask(cluster, process, questions.ask_create_topic(cluster, config, attributes), checked)
-
-
-def delete_topic(cluster: Cluster, process: BrokerProcess, topic: str) -> None:
-    """Delete a topic with its messages at one broker (215). Raises as `scope.ask`."""
-    ask(cluster, process, questions.ask_delete_topic(cluster, topic), checked)
+    configs = ask(cluster, process, questions.ask_topic_configs(), questions.read_topic_configs)
+    return configs.get(cluster.wire_topic(topic))
 
 
 def delete_route(cluster: Cluster, topic: str, cluster_name: str | None = None) -> None:

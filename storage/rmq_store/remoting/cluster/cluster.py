@@ -76,13 +76,11 @@ class Cluster:
     @property
     def name(self) -> str:
         """The names of the clusters behind the name servers, sorted, with commas; mostly one, as DefaultCluster."""
-        try:
-            return ",".join(sorted(self.cluster_info().cluster_addr_table))
-        except MQBrokerError as error:
-            if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise
-            # A proxy: the brokers of routes tell their clusters.
-            return ",".join(sorted({broker.cluster for broker in self.routes.brokers().values() if broker.cluster}))
+        found = self.routes.listed()
+        if found is not None:
+            return ",".join(sorted(found.cluster_addr_table))
+        # A proxy: the brokers of routes tell their clusters.
+        return ",".join(sorted({broker.cluster for broker in self.routes.brokers().values() if broker.cluster}))
 
     def wire_topic(self, topic: str) -> str:
         """The topic's name on the wire and in records."""
@@ -145,7 +143,7 @@ class Cluster:
         return sorted(self.routes.brokers())
 
     def is_served_store(self, broker_name: str) -> bool:
-        """Whether the master is known as a served store with timers (`sending.refuse_timers`)."""
+        """Whether the master is known as a served store with timers (`timers.refuse_timers`)."""
         return bool(self.served_with_timers) and self.address(broker_name) in self.served_with_timers
 
     # -- calls ------------------------------------------------------------------------------------------------------
@@ -210,28 +208,6 @@ class Cluster:
             return [Call.failed(request, error, done) for request in requests]
         return self.client.submit_all(address, requests, done, wait_ms)
 
-    def read_broker(
-        self,
-        broker_name: str,
-        command: RemotingCommand,
-        timeout_ms: int | None = None,
-        *,
-        ok: Collection[int] = SUCCESS,
-    ) -> RemotingCommand:
-        """As `call_broker`; while the master does not answer, a slave is asked. Only for requests that change nothing.
-
-        A slave lags: it may not know messages, topics and offsets that the master knows.
-        """
-        try:
-            return self.call_broker(broker_name, command, timeout_ms, ok=ok)
-        except RemotingError:
-            for broker_id in self._slave_ids(broker_name):
-                try:
-                    return self.call_broker(broker_name, command, timeout_ms, broker_id=broker_id, ok=ok)
-                except (RemotingError, MQBrokerError):
-                    continue
-            raise
-
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
         """The address that a broker's process has registered.
 
@@ -268,45 +244,6 @@ class Cluster:
                 broker_name, future = waiting.popleft()
                 answers.append(self._outcome(broker_name, future, broker_ids, unreachable))
         return answers
-
-    def read_all(
-        self, commands: Sequence[tuple[str, RemotingCommand]], timeout_ms: int | None = None
-    ) -> list[RemotingCommand | RemotingError]:
-        """As `call_all`; slaves are asked for masters that do not answer, see `read_broker`."""
-        return [answer for answer, _ in self.read_all_with_ids(commands, timeout_ms)]
-
-    def read_all_with_ids(
-        self,
-        commands: Sequence[tuple[str, RemotingCommand]],
-        timeout_ms: int | None = None,
-        *,
-        broker_ids: Mapping[str, int] = MappingProxyType({}),
-    ) -> list[tuple[RemotingCommand | RemotingError, int]]:
-        """As `read_all`, each answer with the id of the process that gave it; an error has that of the first one that
-        was asked. `broker_ids` names the processes to ask first.
-        """
-        ids = [broker_ids.get(name, MASTER_ID) for name, _ in commands]
-        answers = self.call_all(commands, timeout_ms, broker_ids=broker_ids)
-        failed = {commands[place][0] for place, answer in enumerate(answers) if isinstance(answer, RemotingError)}
-        slaves = {
-            name: [one for one in self._slave_ids(name) if one != broker_ids.get(name)] for name in sorted(failed)
-        }
-        for step in range(max(map(len, slaves.values()), default=0)):
-            others = {name: of_broker[step] for name, of_broker in slaves.items() if step < len(of_broker)}
-            again = [
-                place
-                for place, answer in enumerate(answers)
-                if isinstance(answer, RemotingError) and commands[place][0] in others
-            ]
-            found = self.call_all([commands[place] for place in again], timeout_ms, broker_ids=others)
-            for place, answer in zip(again, found, strict=True):
-                if not isinstance(answer, RemotingError):
-                    answers[place], ids[place] = answer, others[commands[place][0]]
-        return list(zip(answers, ids, strict=True))
-
-    def _slave_ids(self, broker_name: str) -> list[int]:
-        broker = self.routes.broker(broker_name)
-        return [] if broker is None else broker.slave_ids
 
     def _submitted(
         self,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from rmq_store.protocol.bodies.clients import HeartbeatData
 from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupConfig
-from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At, Question, Value, gather
 from rmq_store.remoting.questions import groups as questions
-from rmq_store.remoting.questions.answer import checked
+from rmq_store.remoting.questions.answer import Given, checked
 
 
 class GroupProgress(NamedTuple):
@@ -27,21 +28,18 @@ def heartbeat(
 ) -> list[str]:
     """Tell the masters of all brokers, or of some, about a client (34): the names of those that have answered.
 
-    The groups and topics in `data` are those of the wire. A broker that does not answer is left out, as in Java's
-    client: it learns of the client by the next heartbeat.
+    The groups and topics in `data` are those of the wire. A broker that is away is left out, as in Java's client:
+    it learns of the client by the next heartbeat.
 
     Raises:
-        MQBrokerError: a broker refuses. RemotingError: none has answered.
+        MQBrokerError: a broker refuses, or all are busy. RemotingError: none has answered.
     """
-    names = sorted(cluster.broker_names() if broker_names is None else broker_names)
-    answers = cluster.call_all([(name, questions.ask_heartbeat(data)) for name in names], timeout_ms)
-    reached = [name for name, given in zip(names, answers, strict=True) if not isinstance(given, RemotingError)]
-    for name, given in zip(names, answers, strict=True):
-        if not isinstance(given, RemotingError):
-            checked(given, name)
-        elif not reached:
-            raise given
-    return reached
+    asked = _each(cluster, broker_names, questions.ask_heartbeat(data), checked)
+    told = gather(cluster, asked, timeout_ms=timeout_ms)
+    reached = told.those_that_answer()
+    if not reached:
+        told.required()
+    return list(reached)
 
 
 def unregister(
@@ -54,8 +52,7 @@ def unregister(
 ) -> None:
     """Leave a group at all brokers, or at some (35); one that does not answer forgets the client after 120 s."""
     groups = {"producer_group": producer_group, "consumer_group": consumer_group}
-    names = cluster.broker_names() if broker_names is None else broker_names
-    cluster.call_all([(name, questions.ask_unregister(cluster, client_id, **groups)) for name in names])
+    gather(cluster, _each(cluster, broker_names, questions.ask_unregister(cluster, client_id, **groups), checked))
 
 
 def consumer_ids(cluster: Cluster, group: str, broker_name: str) -> list[str]:
@@ -70,10 +67,7 @@ def consumer_connections(cluster: Cluster, group: str) -> dict[str, ConsumerConn
     Raises:
         MQBrokerError: a broker refuses. RemotingError: a master does not answer.
     """
-    names = cluster.broker_names()
-    commands = [(name, questions.ask_consumer_connections(cluster, group)) for name in names]
-    told = zip(names, cluster.call_all(commands), strict=True)
-    found = {name: questions.read_consumer_connections(given, name) for name, given in told}
+    found = gather(cluster, _connections(cluster, group, None)).required()
     return {name: connections for name, connections in found.items() if connections is not None}
 
 
@@ -83,13 +77,26 @@ def live_members(cluster: Cluster, group: str, broker_names: Collection[str] | N
     Raises:
         MQBrokerError: a broker refuses.
     """
+    found = gather(cluster, _connections(cluster, group, broker_names)).those_that_answer()
+    return {one.client_id for each in found.values() if each is not None for one in each.connection_set}
+
+
+def _connections(
+    cluster: Cluster, group: str, broker_names: Collection[str] | None
+) -> dict[str, Question[ConsumerConnection | None]]:
+    command = questions.ask_consumer_connections(cluster, group)
+    return _each(cluster, broker_names, command, questions.read_consumer_connections)
+
+
+def _each(
+    cluster: Cluster,
+    broker_names: Collection[str] | None,
+    command: RemotingCommand,
+    read: Callable[[Given, str], Value],
+) -> dict[str, Question[Value]]:
+    """The same question to each of these brokers, or to all; sorted by name."""
     names = sorted(cluster.broker_names() if broker_names is None else broker_names)
-    commands = [(name, questions.ask_consumer_connections(cluster, group)) for name in names]
-    found: set[str] = set()
-    for name, given in zip(names, cluster.call_all(commands), strict=True):
-        connections = None if isinstance(given, RemotingError) else questions.read_consumer_connections(given, name)
-        found |= {one.client_id for one in connections.connection_set} if connections is not None else set()
-    return found
+    return {name: Question(name, command, read) for name in names}
 
 
 def create_group(cluster: Cluster, group: str, broker_name: str) -> None:
@@ -104,7 +111,8 @@ def create_group(cluster: Cluster, group: str, broker_name: str) -> None:
 
 def group_configs(cluster: Cluster, broker_name: str) -> dict[str, SubscriptionGroupConfig]:
     """The settings of all groups of a broker (201), by their names on the wire."""
-    return questions.read_group_configs(cluster.read_broker(broker_name, questions.ask_group_configs()), broker_name)
+    asked = _each(cluster, (broker_name,), questions.ask_group_configs(), questions.read_group_configs)
+    return gather(cluster, asked, At.READABLE).required()[broker_name]
 
 
 def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dict[MessageQueue, GroupProgress]:
@@ -115,10 +123,9 @@ def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dic
     Raises:
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave answers.
     """
-    commands = [(name, questions.ask_consume_stats(cluster, group, topic)) for name in cluster.broker_names()]
+    asked = _each(cluster, None, questions.ask_consume_stats(cluster, group, topic), questions.read_consume_stats)
     found: dict[MessageQueue, GroupProgress] = {}
-    for (name, _), given in zip(commands, cluster.read_all(commands), strict=True):
-        stats = questions.read_consume_stats(given, name)
+    for stats in gather(cluster, asked, At.READABLE).required().values():
         for queue, one in stats.offset_table.items() if stats is not None else ():
             plain = MessageQueue(cluster.plain_name(queue.topic), queue.broker_name, queue.queue_id)
             found[plain] = GroupProgress(one.broker_offset, one.consumer_offset, one.last_timestamp)

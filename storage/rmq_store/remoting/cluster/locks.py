@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 
-from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import BrokerError, Question, gather
 from rmq_store.remoting.questions.answer import checked
 from rmq_store.remoting.questions.groups import ask_lock, ask_unlock, read_lock
 
@@ -32,35 +33,35 @@ def lock(cluster: Cluster, group: str, client_id: str, queues: Collection[Messag
     Raises:
         MQBrokerError: a broker refuses. RemotingError: a master does not answer; others may have granted locks.
     """
-    granted: set[MessageQueue] = set()
-    for outcome in try_lock(cluster, group, client_id, queues).values():
-        if isinstance(outcome, (MQBrokerError, RemotingError)):
-            raise outcome
-        granted |= outcome
-    return granted
+    return set().union(*gather(cluster, _questions(cluster, group, client_id, queues)).required().values())
 
 
 def try_lock(
     cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]
-) -> dict[str, set[MessageQueue] | MQBrokerError | RemotingError]:
+) -> dict[str, set[MessageQueue] | BrokerError]:
     """As `lock`, but raises nothing: for each broker the queues that the client holds there now, or the error."""
-    of_brokers = _by_broker(queues)
-    commands = [(name, ask_lock(cluster, group, client_id, of_broker)) for name, of_broker in of_brokers.items()]
-    outcomes: dict[str, set[MessageQueue] | MQBrokerError | RemotingError] = {}
-    for (broker_name, of_broker), given in zip(of_brokers.items(), cluster.call_all(commands), strict=True):
-        try:
-            outcomes[broker_name] = read_lock(cluster, of_broker, given, broker_name)
-        except (MQBrokerError, RemotingError) as error:
-            outcomes[broker_name] = error
-    return outcomes
+    told = gather(cluster, _questions(cluster, group, client_id, queues)).told
+    return {name: one.required() if one.error is None else one.error for name, one in told.items()}
+
+
+def _questions(
+    cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]
+) -> dict[str, Question[set[MessageQueue]]]:
+    return {
+        name: Question(
+            name, ask_lock(cluster, group, client_id, of_broker), partial(read_lock, cluster, of_broker)
+        )
+        for name, of_broker in _by_broker(queues).items()
+    }
 
 
 def unlock(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> None:
     """Release locks of the client (42); those of others stay. Raises as `lock`."""
-    of_brokers = _by_broker(queues)
-    commands = [(name, ask_unlock(cluster, group, client_id, of_broker)) for name, of_broker in of_brokers.items()]
-    for (broker_name, _), given in zip(commands, cluster.call_all(commands), strict=True):
-        checked(given, broker_name)
+    asked = {
+        name: Question(name, ask_unlock(cluster, group, client_id, of_broker), checked)
+        for name, of_broker in _by_broker(queues).items()
+    }
+    gather(cluster, asked).required()
 
 
 def _by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
 from itertools import islice
+from types import MappingProxyType
 
 import numpy as np
 
 from rmq_store.format.frames.frame_fields import frame_columns
 from rmq_store.format.frames.frame_walk import frames_of_answer
-from rmq_store.protocol.answers import PULL_CODES
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
-from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import IN_FLIGHT_MAX, Cluster
+from rmq_store.remoting.cluster.gather import At, BrokerError, Gathered, Question, Told, gather
 from rmq_store.remoting.cluster.pull_request import PullRequests, answer_of
-from rmq_store.remoting.questions.answer import checked
 from rmq_store.remoting.questions.offsets import (
     ConsumerOffset,
     ask_commit,
@@ -27,35 +26,52 @@ from rmq_store.remoting.questions.offsets import (
     ask_max_offset,
     ask_min_offset,
     ask_offset_by_time,
+    read_commit,
     read_consumer_offset,
+    read_max_offset,
+    read_min_offset,
     read_offset_by_time,
-    read_range,
 )
 
 
 def queue_ranges(cluster: Cluster, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
-    """The ranges of queues, by two requests each (31, 30), all at once; (0, 0) for a queue that its broker does not
-    have. For single queues, also those that nobody may read or write any more: those of a topic come by fewer requests
-    (`topics.ends_at_brokers`). A slave's ranges may end early.
+    """The ranges of queues, see `gather_ranges`.
 
     Raises:
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave answers.
     """
-    asked = list(queues)
-    commands = end_requests(cluster, asked)
-    answers = cluster.read_all(commands)
-    pairs = zip(answers[::2], answers[1::2], strict=True)
-    return {queue: read_range(*pair, queue.broker_name) for queue, pair in zip(asked, pairs, strict=True)}
+    return gather_ranges(cluster, queues).required()
 
 
-def end_requests(cluster: Cluster, queues: Collection[MessageQueue]) -> list[tuple[str, RemotingCommand]]:
-    """The two requests for the range of each queue, for `read_range`: (broker name, 31), (broker name, 30)."""
-    commands = []
+def gather_ranges(
+    cluster: Cluster,
+    queues: Collection[MessageQueue],
+    at: At = At.READABLE,
+    *,
+    processes: Mapping[str, int] = MappingProxyType({}),
+) -> Gathered[MessageQueue, QueueRange]:
+    """The ranges of queues, by two requests each (31, 30), all at once; (0, 0) for a queue that its broker does not
+    have. For single queues, also those that nobody may read or write any more: those of a topic come by fewer requests
+    (`topics.ends_at_brokers`). A slave's ranges may end early: `Told.broker_id` says who told one of the two.
+    """
+    questions: dict[tuple[MessageQueue, str], Question[int]] = {}
     for queue in queues:
         name = queue.broker_name
-        commands.append((name, ask_min_offset(cluster, queue)))
-        commands.append((name, ask_max_offset(cluster, queue.topic, queue.queue_id, name)))
-    return commands
+        least, most = ask_min_offset(cluster, queue), ask_max_offset(cluster, queue.topic, queue.queue_id, name)
+        # The beginning is asked for first: retention moves it up.
+        questions[queue, "start"] = Question(name, least, read_min_offset)
+        questions[queue, "end"] = Question(name, most, read_max_offset)
+    told = gather(cluster, questions, at, processes=processes).told
+    return Gathered({queue: _range(told[queue, "start"], told[queue, "end"]) for queue in queues})
+
+
+def _range(start: Told[int], end: Told[int]) -> Told[QueueRange]:
+    broker_id = max(start.broker_id, end.broker_id)
+    for one in (start, end):
+        if one.error is not None:
+            return Told(one.broker_name, broker_id, None, one.error)
+    first = start.required()
+    return Told(start.broker_name, broker_id, QueueRange(first, max(end.required(), first)))
 
 
 def search_offset(cluster: Cluster, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -71,12 +87,13 @@ def search_offsets(
 
     Raises as `queue_ranges`.
     """
-    asked = list(queues)
-    commands = [(queue.broker_name, ask_offset_by_time(cluster, queue, timestamp_ms)) for queue in asked]
+    questions = {
+        queue: Question(queue.broker_name, ask_offset_by_time(cluster, queue, timestamp_ms), read_offset_by_time)
+        for queue in queues
+    }
     found: dict[MessageQueue, int] = {}
     near: dict[MessageQueue, int] = {}
-    for queue, given in zip(asked, cluster.read_all(commands), strict=True):
-        told = read_offset_by_time(given, queue.broker_name)
+    for queue, told in gather(cluster, questions, At.READABLE).required().items():
         (near if told.is_near else found)[queue] = told.offset
     return found | _first_stored(cluster, near, timestamp_ms)
 
@@ -101,10 +118,13 @@ def _first_stored(cluster: Cluster, near: Mapping[MessageQueue, int], timestamp_
         goes_on(queue, None)
     while looks_at:
         # Bodies wait for each other: no more of them than requests are in flight.
-        some = list(islice(looks_at.items(), IN_FLIGHT_MAX))
-        commands = [(queue.broker_name, PullRequests(cluster, queue).request(offset, 1)) for queue, offset in some]
-        for (queue, offset), given in zip(some, cluster.read_all(commands), strict=True):
-            answer = answer_of(checked(given, queue.broker_name, PULL_CODES), queue.broker_name)
+        some = dict(islice(looks_at.items(), IN_FLIGHT_MAX))
+        questions = {
+            queue: Question(queue.broker_name, PullRequests(cluster, queue).request(offset, 1), answer_of)
+            for queue, offset in some.items()
+        }
+        for queue, answer in gather(cluster, questions, At.READABLE).required().items():
+            offset = some[queue]
             is_stored_before = bool(answer.frames) and store_timestamp_ms(answer.frames) < timestamp_ms
             goes_on(queue, offset < answer.min_offset or is_stored_before)
     return found
@@ -164,22 +184,20 @@ def query_consumer_offsets(
     """The group's committed offsets, all asked for at once; queues without one are left out. See
     `query_consumer_offset`.
     """
-    asked = list(queues)
-    answers = _asked(cluster, group, asked, set_zero_if_not_found=set_zero_if_not_found)
-    told = zip(asked, answers, strict=True)
-    found = {queue: read_consumer_offset(given, queue.broker_name) for queue, given in told}
+    found = gather_consumer_offsets(cluster, group, queues, set_zero_if_not_found=set_zero_if_not_found).required()
     return {queue: offset for queue, offset in found.items() if offset is not None}
 
 
-def _asked(
-    cluster: Cluster, group: str, queues: Collection[MessageQueue], *, set_zero_if_not_found: bool | None
-) -> list[RemotingCommand | RemotingError]:
-    """The answers of brokers about the group's offsets (14), one for each queue."""
-    commands = [
-        (queue.broker_name, ask_consumer_offset(cluster, group, queue, set_zero_if_not_found=set_zero_if_not_found))
-        for queue in queues
-    ]
-    return cluster.read_all(commands)
+def gather_consumer_offsets(
+    cluster: Cluster, group: str, queues: Collection[MessageQueue], *, set_zero_if_not_found: bool | None = False
+) -> Gathered[MessageQueue, ConsumerOffset | None]:
+    """The group's committed offsets (14), all asked for at once; None: it has none. A slave's may be older ones."""
+
+    def question(queue: MessageQueue) -> Question[ConsumerOffset | None]:
+        command = ask_consumer_offset(cluster, group, queue, set_zero_if_not_found=set_zero_if_not_found)
+        return Question(queue.broker_name, command, read_consumer_offset)
+
+    return gather(cluster, {queue: question(queue) for queue in queues}, At.READABLE)
 
 
 def update_consumer_offsets(
@@ -194,7 +212,7 @@ def update_consumer_offsets(
         RemotingError: no answer; the master does not answer, and an offset is never committed to a slave.
     """
     stands: dict[MessageQueue, int] = {}
-    failure: MQBrokerError | RemotingError | None = None
+    failure: BrokerError | None = None
     for queue, outcome in try_update_consumer_offsets(cluster, group, offsets).items():
         if isinstance(outcome, int):
             stands[queue] = outcome
@@ -207,54 +225,36 @@ def update_consumer_offsets(
 
 def try_update_consumer_offsets(
     cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int]
-) -> dict[MessageQueue, int | MQBrokerError | RemotingError]:
+) -> dict[MessageQueue, int | BrokerError]:
     """As `update_consumer_offsets`, but raises nothing: of each queue what stands at its broker now, or the error.
 
     The first queue of each topic goes alone. A broker makes the group's table of a topic at the first commit, and of
     two commits at once each makes one: the later table takes the offset of the other away, though both were answered
     with success (ConsumerOffsetManager.commitOffset).
     """
-    outcomes: dict[MessageQueue, int | MQBrokerError | RemotingError] = dict(offsets)
-    first = {(queue.broker_name, queue.topic): queue for queue in reversed(list(offsets))}
-    answers = _committed(cluster, group, offsets, list(first.values()))
-    without = {place for place, queue in first.items() if isinstance(answers[queue], RemotingError)}
-    others = [queue for queue in offsets if queue not in answers]
-    for queue in others:
-        if (queue.broker_name, queue.topic) in without:
-            answers[queue] = answers[first[queue.broker_name, queue.topic]]
-    answers |= _committed(cluster, group, offsets, [queue for queue in others if queue not in answers])
-    pending: list[MessageQueue] = []
-    for queue, given in answers.items():
-        try:
-            answer = checked(given, queue.broker_name)
-        except MQBrokerError as error:
-            outcomes[queue] = _explained(error, group)
-        except RemotingError as error:
-            outcomes[queue] = error
-        else:
-            if answer.remark:  # "Offset has been previously reset": the broker ignored the commit
-                pending.append(queue)
-    for queue, given in zip(pending, _asked(cluster, group, pending, set_zero_if_not_found=None), strict=True):
-        try:
-            stands = read_consumer_offset(given, queue.broker_name)
-        except (MQBrokerError, RemotingError) as error:
-            outcomes[queue] = error
-        else:
-            if stands is not None:
-                outcomes[queue] = stands.offset
+    firsts = {(queue.broker_name, queue.topic): queue for queue in reversed(list(offsets))}
+    questions = {
+        queue: Question(queue.broker_name, ask_commit(cluster, group, queue, offset), read_commit)
+        for queue, offset in offsets.items()
+    }
+    first = gather(cluster, {queue: questions[queue] for queue in firsts.values()})
+    others = {queue: question for queue, question in questions.items() if queue not in first.told}
+    told = {**first.told, **gather(cluster, others, without=first.away).told}
+    outcomes: dict[MessageQueue, int | BrokerError] = {}
+    for queue, offset in offsets.items():
+        error = told[queue].error
+        outcomes[queue] = offset if error is None else _explained(error, group)
+    pending = [queue for queue, one in told.items() if one.error is None and not one.value]
+    for queue, now in gather_consumer_offsets(cluster, group, pending, set_zero_if_not_found=None).told.items():
+        if now.error is not None:
+            outcomes[queue] = now.error
+        elif now.value is not None:
+            outcomes[queue] = now.value.offset
     return outcomes
 
 
-def _committed(
-    cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int], queues: Collection[MessageQueue]
-) -> dict[MessageQueue, RemotingCommand | RemotingError]:
-    """The answers of brokers to commits of these queues (15), all sent at once."""
-    commands = [(queue.broker_name, ask_commit(cluster, group, queue, offsets[queue])) for queue in queues]
-    return dict(zip(queues, cluster.call_all(commands), strict=True))
-
-
-def _explained(error: MQBrokerError, group: str) -> MQBrokerError:
-    if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+def _explained(error: BrokerError, group: str) -> BrokerError:
+    if not isinstance(error, MQBrokerError) or error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
         return error
     remark = f"{error.remark}; the group {group!r} is not there at this broker: create it (rmq updateSubGroup)"
     return MQBrokerError(error.response_code, remark, error.broker_name, error.address)

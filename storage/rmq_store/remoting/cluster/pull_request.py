@@ -21,7 +21,7 @@ from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessag
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.routes import MASTER_ID
-from rmq_store.remoting.questions.answer import checked
+from rmq_store.remoting.questions.answer import Given, checked
 from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.template import RequestTemplate
 
@@ -145,9 +145,9 @@ def pull(
     return answer_of(answer, queue.broker_name)
 
 
-def answer_of(answer: RemotingCommand, broker_name: str) -> PullAnswer:
+def answer_of(given: Given, broker_name: str) -> PullAnswer:
     """Read the answer to a pull. MQBrokerError: it does not tell the range of the queue."""
-    checked(answer, broker_name, PULL_CODES)
+    answer = checked(given, broker_name, PULL_CODES)
     header = PullMessageResponseHeader.from_ext(answer.ext_fields)
     return PullAnswer(
         answer.code,

@@ -8,10 +8,12 @@ from typing import Final, NamedTuple, TypeAlias
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import parse_offset_message_id
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At, BrokerError, Question, gather
 from rmq_store.remoting.cluster.routes import RegisteredProcess
+from rmq_store.remoting.questions.answer import checked
 from rmq_store.remoting.questions.brokers import ask_runtime_info, read_runtime_info
 from rmq_store.remoting.questions.messages import (
     ask_message,
@@ -29,7 +31,7 @@ QUERY_TIMEOUT_MS: Final = 18_000
 END_OF_TIME_MS: Final = (1 << 63) - 1
 
 
-OnMissing: TypeAlias = Callable[[str, MQBrokerError | RemotingError], object]
+OnMissing: TypeAlias = Callable[[str, BrokerError], object]
 """Told of a broker that refuses, or whose master and slaves do not answer, and why."""
 
 
@@ -122,27 +124,23 @@ def _ask(
     is_unique_key: bool,
 ) -> list[Found]:
     """`places`: broker and topic of each question."""
-    questions = [
-        (
+    questions = {
+        (name, topic): Question(
             name,
             ask_messages_by_key(
                 cluster, topic, key,
                 begin_ms=begin_ms, end_ms=end_ms, max_num=max_num, is_unique_key=is_unique_key,
             ),
+            read_messages_by_key,
         )
         for name, topic in places
-    ]  # fmt: skip
+    }  # fmt: skip
     found = []
-    for (name, _), given in zip(places, cluster.read_all(questions, QUERY_TIMEOUT_MS), strict=True):
-        try:
-            frames = read_messages_by_key(given, name)
-        except (MQBrokerError, RemotingError) as error:
-            if on_missing is None:
-                raise
-            on_missing(name, error)
-            continue
-        if frames:
-            found.append(Found(name, frames, _frame_count(frames) >= max_num))
+    for one in gather(cluster, questions, At.READABLE, timeout_ms=QUERY_TIMEOUT_MS).told.values():
+        if one.error is not None and on_missing is not None:
+            on_missing(one.broker_name, one.error)
+        elif frames := one.required():
+            found.append(Found(one.broker_name, frames, _frame_count(frames) >= max_num))
     return found
 
 
@@ -231,20 +229,21 @@ class LogFigure(NamedTuple):
     address: str
 
 
-def log_figures(cluster: Cluster, broker_names: Sequence[str]) -> list[LogFigure | RemotingError | None]:
-    """The figure of each broker, all asked at once (28); a slave's while the master does not answer. RemotingError:
-    nobody answers. None: the broker refuses, or tells no such figure.
+def log_figures(cluster: Cluster, broker_names: Sequence[str]) -> dict[str, LogFigure | BrokerError | None]:
+    """The figure of each broker, all asked at once (28); a slave's while the master does not answer. An error: nobody
+    answers, or the broker is busy. None: the broker refuses, or tells no such figure.
     """
-    commands = [(name, ask_runtime_info()) for name in broker_names]
-    return [
-        answer if isinstance(answer, RemotingError) else _figure_of(answer, broker_id)
-        for answer, broker_id in cluster.read_all_with_ids(commands)
-    ]
+    asked = {name: Question(name, ask_runtime_info(), checked) for name in broker_names}
+    found: dict[str, LogFigure | BrokerError | None] = {}
+    for name, one in gather(cluster, asked, At.READABLE).told.items():
+        if one.error is None:
+            found[name] = _figure_of(one.required(), one.broker_id)
+        else:
+            found[name] = one.error if one.is_away else None
+    return found
 
 
 def _figure_of(answer: RemotingCommand, broker_id: int) -> LogFigure | None:
-    if answer.code != ResponseCode.SUCCESS:
-        return None
     texts = read_runtime_info(answer, "")
     first, end, behind = (
         texts.get(name, "") for name in ("commitLogMinOffset", "commitLogMaxOffset", "dispatchBehindBytes")

@@ -220,11 +220,29 @@ class RouteTable:
         return entry.route
 
     def clusters(self, *, refresh: bool = False) -> ClusterInfo:
-        """All clusters and their brokers, at most 30 s old unless no name server answers.
+        """As `listed`. MQBrokerError also with 3, REQUEST_CODE_NOT_SUPPORTED: a proxy refuses, see the module."""
+        found = self.listed(refresh=refresh)
+        if found is None:
+            raise MQBrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_listed(_LIST), "a name server")
+        return found
+
+    def registered(self, *, refresh: bool = False) -> set[str] | None:
+        """The names of all brokers that a name server lists; None: unknown, as a proxy does not list them, or the name
+        servers refuse. RemotingError: none answers, and they are not known.
+        """
+        try:
+            found = self.listed(refresh=refresh)
+        except MQBrokerError as error:
+            _log.info("the brokers of the cluster are not known: %s", error)
+            return None
+        return None if found is None else set(found.broker_addr_table)
+
+    def listed(self, *, refresh: bool = False) -> ClusterInfo | None:
+        """All clusters and their brokers (106), at most 30 s old unless no name server answers; None: unknown, because
+        a proxy refuses the list.
 
         Raises:
-            RemotingError: no name server answers, and they are not known.
-            MQBrokerError: refused; 3, REQUEST_CODE_NOT_SUPPORTED: by a proxy, see the module.
+            RemotingError: no name server answers, and they are not known. MQBrokerError: all refuse otherwise.
         """
         known = self._clusters
         if known is not None and not refresh and self._timer() < known[1]:
@@ -239,7 +257,7 @@ class RouteTable:
             self._clusters = (known[0], self._timer() + AGAIN_AFTER_MS, known[2])
             return known[2]
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise MQBrokerError(answer.code, not_listed(_LIST), "a name server", answer.came_from)
+            return None
         now_ms = self._timer()
         self._clusters = (now_ms, now_ms + POLL_EVERY_MS, ClusterInfo.decode(answer.body))
         return self._clusters[2]
@@ -247,16 +265,11 @@ class RouteTable:
     def brokers(self, *, refresh: bool = False) -> dict[str, BrokerAddresses]:
         """All brokers by name, at most 30 s old; at a proxy those that are known from routes. Raises as `route`."""
         if refresh or self._refused_until_ms is None or self._timer() >= self._refused_until_ms:
-            try:
-                table = self.clusters(refresh=refresh).broker_addr_table
-                found = {name: _addresses(data) for name, data in table.items()}
-            except MQBrokerError as error:
-                if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    raise
-                self._look_at_all_brokers()
-            else:
+            found = self.listed(refresh=refresh)
+            if found is not None:
                 self._refused_until_ms = None
-                return found
+                return {name: _addresses(data) for name, data in found.broker_addr_table.items()}
+            self._look_at_all_brokers()
         return {
             name: broker
             for entry in self._topics.copy().values()

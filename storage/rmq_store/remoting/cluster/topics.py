@@ -18,8 +18,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
-from types import MappingProxyType
+from itertools import chain
 from typing import Final, NamedTuple
 
 from rmq_store import kinds, real_time
@@ -32,13 +31,13 @@ from rmq_store.protocol.bodies.topics import TopicConfig, TopicOffset
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
-from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import end_requests, queue_ranges
+from rmq_store.remoting.cluster.gather import At, Question, Told, gather
+from rmq_store.remoting.cluster.offsets import gather_ranges, queue_ranges
 from rmq_store.remoting.cluster.routes import MASTER_ID, POLL_EVERY_MS, TopicRoute
 from rmq_store.remoting.questions import topics as questions
-from rmq_store.remoting.questions.answer import broker_error, is_not_told
-from rmq_store.remoting.questions.offsets import read_range
+from rmq_store.remoting.questions.answer import is_not_told
+from rmq_store.remoting.questions.topics import TopicStats
 
 ROUTE_WAIT_MS: Final = 10_000
 _LOOK_EVERY_S: Final = 0.1
@@ -107,41 +106,32 @@ def ends_at_brokers(cluster: Cluster, asked: Sequence[TopicAt], *, of_masters: b
 
     Raises nothing for a broker: see `BrokerEnds.error`.
     """
-    commands = [
-        (one.broker_name, questions.ask_topic_stats(cluster, one.topic, one.broker_name)) for one in asked
-    ]
-    answers = _answers(cluster, commands, of_masters)
-    found = [_listed(one, *answer) for one, answer in zip(asked, answers, strict=True)]
-    return _with_left_out(cluster, found, of_masters)
+    at = At.MASTERS if of_masters else At.READABLE
+    asked_for = {
+        place: Question(
+            one.broker_name, questions.ask_topic_stats(cluster, one.topic, one.broker_name), questions.read_topic_stats
+        )
+        for place, one in enumerate(asked)
+    }
+    told = gather(cluster, asked_for, at).told
+    return _with_left_out(cluster, [_listed(one, told[place]) for place, one in enumerate(asked)], at)
 
 
-def _answers(
-    cluster: Cluster,
-    commands: Sequence[tuple[str, RemotingCommand]],
-    of_masters: bool,
-    broker_ids: Mapping[str, int] = MappingProxyType({}),
-) -> list[tuple[RemotingCommand | RemotingError, int]]:
-    if of_masters:
-        return [(answer, MASTER_ID) for answer in cluster.call_all(commands)]
-    return cluster.read_all_with_ids(commands, broker_ids=broker_ids)
-
-
-def _listed(one: TopicAt, answer: RemotingCommand | RemotingError, broker_id: int) -> BrokerEnds:
+def _listed(one: TopicAt, told: Told[TopicStats]) -> BrokerEnds:
     """What 202 tells. A refusal for want of rights tells nothing, and is no error yet; nor is that of a slave that
     learns of topics up to a minute late (17), and may have their queues.
     """
-    if isinstance(answer, RemotingError):
-        return BrokerEnds(one, {}, broker_id, error=answer)
-    is_late_slave = answer.code == ResponseCode.TOPIC_NOT_EXIST and broker_id != MASTER_ID
-    if is_not_told(answer) or is_late_slave:
-        return BrokerEnds(one, {}, broker_id)
-    if answer.code != ResponseCode.SUCCESS:
-        return BrokerEnds(one, {}, broker_id, error=broker_error(answer, one.broker_name))
-    limits, topic_put_tps = questions.read_topic_stats(answer, one.broker_name)
-    return BrokerEnds(one, limits, broker_id, topic_put_tps=topic_put_tps)
+    if told.error is None:
+        limits, topic_put_tps = told.required()
+        return BrokerEnds(one, limits, told.broker_id, topic_put_tps=topic_put_tps)
+    is_asked_again = isinstance(told.error, MQBrokerError) and (
+        is_not_told(told.error)
+        or (told.error.response_code == ResponseCode.TOPIC_NOT_EXIST and told.broker_id != MASTER_ID)
+    )
+    return BrokerEnds(one, {}, told.broker_id, error=None if is_asked_again else told.error)
 
 
-def _with_left_out(cluster: Cluster, found: list[BrokerEnds], of_masters: bool) -> list[BrokerEnds]:
+def _with_left_out(cluster: Cluster, found: list[BrokerEnds], at: At) -> list[BrokerEnds]:
     """The answers with the queues that 202 leaves out."""
     left_out = [
         [
@@ -155,27 +145,24 @@ def _with_left_out(cluster: Cluster, found: list[BrokerEnds], of_masters: bool) 
     if not queues:
         return found
     # A master that is silent is not waited for twice.
-    broker_ids = {ends.asked.broker_name: ends.broker_id for ends in found}
-    answers = iter(_answers(cluster, end_requests(cluster, queues), of_masters, broker_ids))
+    processes = {ends.asked.broker_name: ends.broker_id for ends in found if ends.error is None}
+    told = gather_ranges(cluster, queues, at, processes=processes).told
     return [
-        _completed(ends, missing, list(islice(answers, 2 * len(missing)))) if missing else ends
+        _completed(ends, {queue: told[queue] for queue in missing}) if missing else ends
         for ends, missing in zip(found, left_out, strict=True)
     ]
 
 
-def _completed(
-    ends: BrokerEnds, queues: list[MessageQueue], answers: list[tuple[RemotingCommand | RemotingError, int]]
-) -> BrokerEnds:
-    limits = dict(ends.limits)
-    pairs = zip(answers[::2], answers[1::2], strict=True)
-    try:
-        for queue, ((least, _), (most, _)) in zip(queues, pairs, strict=True):
-            start, end = read_range(least, most, queue.broker_name)
-            limits[queue.queue_id] = TopicOffset(min_offset=start, max_offset=end)
-    except (RemotingError, MQBrokerError) as error:
+def _completed(ends: BrokerEnds, told: Mapping[MessageQueue, Told[QueueRange]]) -> BrokerEnds:
+    error = next((one.error for one in told.values() if one.error is not None), None)
+    if error is not None:
         return replace(ends, limits={}, error=error)
-    broker_id = max(ends.broker_id, *(broker_id for _, broker_id in answers))
-    return replace(ends, limits=dict(sorted(limits.items())), broker_id=broker_id)
+    ranges = {queue.queue_id: one.required() for queue, one in told.items()}
+    limits = {
+        queue_id: TopicOffset(min_offset=one.min_offset, max_offset=one.max_offset) for queue_id, one in ranges.items()
+    }
+    broker_id = max(ends.broker_id, *(one.broker_id for one in told.values()))
+    return replace(ends, limits=dict(sorted({**ends.limits, **limits}.items())), broker_id=broker_id)
 
 
 def topic_stats(
@@ -247,20 +234,24 @@ def _refuse(cluster: Cluster, topic: str, refuse: Callable[[str, Kind | None], N
         raise TopicKindError(
             f"topic {topic!r}: {STATIC_TOPICS.what}. Over the network it is neither read nor written here"
         )
-    names = sorted(route.queues)
-    have_all_answered = True
-    commands = [(name, questions.ask_topic_config(cluster, topic)) for name in names]
-    for (name, _), (given, broker_id) in zip(commands, cluster.read_all_with_ids(commands), strict=True):
-        if isinstance(given, RemotingError):
-            have_all_answered = False
-        elif given.code == ResponseCode.SUCCESS:
-            config = questions.read_topic_config(given, name)
-            refuse(topic, kind_by_attributes((config.attributes if config is not None else None) or {}))
-        # An older broker does not know the request, nor these kinds; one may refuse it for want of rights. A busy one
-        # tells it later, as a slave that does not have the topic yet.
-        elif not (is_not_told(given) or (given.code == ResponseCode.TOPIC_NOT_EXIST and broker_id == MASTER_ID)):
-            have_all_answered = False
-    return have_all_answered
+    asked = {
+        name: Question(name, questions.ask_topic_config(cluster, topic), questions.read_topic_config)
+        for name in sorted(route.queues)
+    }
+    told = gather(cluster, asked, At.READABLE).told
+    for one in told.values():
+        if one.error is None and one.value is not None:
+            refuse(topic, kind_by_attributes(one.value.attributes or {}))
+    return all(_has_told_kind(one) for one in told.values())
+
+
+def _has_told_kind(told: Told[TopicConfig | None]) -> bool:
+    """Whether the broker need not be asked again. An older one does not know the request, nor these kinds; one may
+    refuse it for want of rights. One that is away tells it later, as a slave that does not have the topic yet.
+    """
+    if told.error is not None:
+        return isinstance(told.error, MQBrokerError) and is_not_told(told.error)
+    return told.value is not None or told.broker_id == MASTER_ID
 
 
 def create_topic(

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rmq_store.protocol.bodies.routes import KVTable
 from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody
 from rmq_store.protocol.wire.admin_headers import (
@@ -20,6 +22,9 @@ from rmq_store.protocol.wire.admin_headers import (
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.questions.answer import Given, Names, checked, is_nothing
+
+CLEAN_TIMEOUT_MS: Final = 60_000
+"""A broker answers an order to clean (306, 316, 329) when it has walked over all of its queues."""
 
 _SPECIAL = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"})
 
@@ -63,9 +68,11 @@ def read_stats(answer: Given, broker_name: str) -> BrokerStatsData | None:
 
 
 def ask_queue_entries(
-    names: Names, topic: str, queue_id: int, index: int, count: int, group: str | None
+    names: Names, topic: str, queue_id: int, index: int, count: int, group: str | None = None
 ) -> RemotingCommand:
-    """`count` entries of a queue's files from offset `index` on (321); a broker of 4.9 needs the field of the group."""
+    """`count` entries of a queue's files from offset `index` on (321). With `group` each entry says whether the
+    group's filter takes it; a broker of 4.9 needs the field.
+    """
     header = QueryConsumeQueueRequestHeader(
         topic=names.wire_topic(topic),
         queue_id=queue_id,

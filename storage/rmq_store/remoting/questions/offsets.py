@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from rmq_store.protocol.answers import V5_0_0
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.group_headers import InvokeBrokerToResetOffsetRequestHeader
 from rmq_store.protocol.wire.header_fields import request
@@ -67,15 +66,14 @@ def ask_max_offset(names: Names, topic: str, queue_id: int, broker_name: str | N
     )
 
 
+def read_min_offset(answer: Given, broker_name: str) -> int:
+    """0 for a queue that the broker does not have."""
+    return max(GetMinOffsetResponseHeader.from_ext(checked(answer, broker_name).ext_fields).offset, 0)
+
+
 def read_max_offset(answer: Given, broker_name: str) -> int:
     """0 for a queue that the broker does not have."""
     return max(GetMaxOffsetResponseHeader.from_ext(checked(answer, broker_name).ext_fields).offset, 0)
-
-
-def read_range(least: Given, most: Given, broker_name: str) -> QueueRange:
-    """The range of a queue, by the answers to 31 and 30. The beginning is asked for first: retention moves it up."""
-    start = max(GetMinOffsetResponseHeader.from_ext(checked(least, broker_name).ext_fields).offset, 0)
-    return QueueRange(start, max(read_max_offset(most, broker_name), start))
 
 
 def ask_offset_by_time(names: Names, queue: MessageQueue, timestamp_ms: int) -> RemotingCommand:
@@ -133,6 +131,13 @@ def ask_commit(names: Names, group: str, queue: MessageQueue, offset: int) -> Re
         bname=queue.broker_name,
     )
     return request(header)
+
+
+def read_commit(answer: Given, broker_name: str) -> bool:
+    """Whether the offset stands; False: a reset of the group is pending, and the broker ignored the commit. Its remark
+    says so ("Offset has been previously reset").
+    """
+    return not checked(answer, broker_name).remark
 
 
 def ask_reset(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmq_store.protocol.bodies.topics import TopicConfig, TopicConfigTable, TopicOffset, TopicStatsTable
 from rmq_store.protocol.errors import ResponseCode
@@ -59,11 +59,18 @@ def ask_topic_stats(names: Names, topic: str, broker_name: str) -> RemotingComma
     return request(GetTopicStatsInfoRequestHeader(topic=names.wire_topic(topic), bname=broker_name))
 
 
-def read_topic_stats(answer: Given, broker_name: str) -> tuple[dict[int, TopicOffset], float | None]:
-    """The ends by queue id, ascending, each with 0 <= minOffset <= maxOffset; and topicPutTps."""
+class TopicStats(NamedTuple):
+    """The ends of queues by queue id, ascending, each with 0 <= minOffset <= maxOffset; and topicPutTps."""
+
+    limits: dict[int, TopicOffset]
+    topic_put_tps: float | None
+
+
+def read_topic_stats(answer: Given, broker_name: str) -> TopicStats:
+    """The ends of all queues that the broker lists."""
     table = TopicStatsTable.decode(checked(answer, broker_name).body)
     told = sorted((queue.queue_id, limits) for queue, limits in table.offset_table.items())
-    return {queue_id: _in_order(limits) for queue_id, limits in told}, table.topic_put_tps
+    return TopicStats({queue_id: _in_order(limits) for queue_id, limits in told}, table.topic_put_tps)
 
 
 def _in_order(limits: TopicOffset) -> TopicOffset:

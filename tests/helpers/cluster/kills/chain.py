@@ -17,6 +17,7 @@ from helpers.cluster.fault_proxy import FaultProxy, Loss
 from helpers.cluster.kills.plan import BEFORE, COMMITTED, DROPPED, MIDDLE, SENT, Kill
 from helpers.cluster.kills.results import Result
 from helpers.cluster.kills.session import Session
+from rmq_store.client.delivery.request import single_request
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.text.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
@@ -25,7 +26,6 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pulling import read_range
-from rmq_store.remoting.cluster.sending import single_request
 from rmq_store.remoting.transport.settings import ClusterSettings
 
 BROKER: Final = "broker-a"
@@ -263,8 +263,9 @@ class Chain:
                 queue = MessageQueue(self._topics[number % len(self._topics)], BROKER, number % QUEUES)
                 properties = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02"
                 command = single_request(
-                    queue, b"foreign %d" % (number % 7), properties, group="foreign", born_ms=int(time.time() * 1000)
-                )
+                    theirs, queue, b"foreign %d" % (number % 7), properties,
+                    group="foreign", born_ms=int(time.time() * 1000),
+                )  # fmt: skip
                 with contextlib.suppress(RemotingError, MQBrokerError):
                     theirs.submit_broker(BROKER, command).result()
 

@@ -23,9 +23,11 @@ from rmq_store.bridge.kafka.writer import KafkaPythonWriter
 from rmq_store.bridge.mirror.kafka_side import CopyRules
 from rmq_store.bridge.source.broker_source import BrokerSource
 from rmq_store.cli import commands
-from rmq_store.protocol.errors import RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
+
+from ...remoting.cluster.fake_cluster import FakeNet
 
 
 @pytest.fixture
@@ -254,6 +256,30 @@ def test_ends_are_asked_once_a_round_and_are_those_of_before_while_the_broker_is
     with pytest.raises(RemotingError):
         BrokerSource(source._cluster).queue_ranges("Orders")
     broker.start()
+
+
+@pytest.mark.parametrize("code", [2, 14, 215, 1500])
+def test_ends_are_those_of_before_while_the_broker_is_busy(code: int) -> None:
+    """A mirror ended with an error when its broker answered "busy", and went on while it was silent."""
+    net = FakeNet()
+    broker = net.add_broker()
+    broker.put("Orders", 0, 3)
+    source = BrokerSource(net.cluster())
+    assert source.topics() == ["Orders"] and source.queue_ranges("Orders") == {0: (0, 3)}
+    for question in (202, 30, 31):
+        broker.refused[question] = code, "not now"
+    broker.put("Orders", 0, 1)
+    source.refresh()
+    assert source.queue_ranges("Orders") == {0: (0, 3)}
+    with pytest.raises(MQBrokerError):
+        BrokerSource(net.cluster()).queue_ranges("Orders")
+    broker.refused = dict.fromkeys((202, 30, 31), (16, "no rights"))
+    source.refresh()
+    with pytest.raises(MQBrokerError, match="no rights"):
+        source.queue_ranges("Orders")
+    broker.refused.clear()
+    source.refresh()
+    assert source.queue_ranges("Orders") == {0: (0, 4)}
 
 
 def test_a_source_of_one_broker_waits_for_no_other() -> None:

@@ -30,12 +30,12 @@ from rmq_store.client.backend.local import backend_of
 from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.backend.remote_broker import RemoteBroker
 from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus
+from rmq_store.client.delivery.timers import refuse_timers
 from rmq_store.protocol.bodies.groups import ResetOffsetBody
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConnectError
 from rmq_store.protocol.messages import MessageQueue, PoppedMessage, PullStatus
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.routes import POLL_EVERY_MS
-from rmq_store.remoting.cluster.sending import refuse_timers
 
 from ...remoting.cluster.conftest import Timer
 from ...remoting.cluster.fake_cluster import FakeNet

@@ -11,14 +11,15 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.retries import SimulatedRetries
-from rmq_store.client.cluster_retry import letter_reading, redrive, redrive_ledger, redrive_lock
-from rmq_store.client.cluster_retry.letters import CLUSTER_ROWS_SCHEMA
+from rmq_store.client.cluster_retry import dead_letter_reading, redrive, redrive_ledger, redrive_lock
+from rmq_store.client.cluster_retry.dead_letters import CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.redrive_ledger import LEDGER_TOPIC, RedriveLedger
-from rmq_store.client.cluster_retry.single_sends import SingleSends
-from rmq_store.errors import LeaseHeldError, StoreError, UnknownTopicError, UsageError
+from rmq_store.client.delivery import journal_topic
+from rmq_store.client.delivery.deliver import Delivery
+from rmq_store.errors import LeaseHeldError, UnknownTopicError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
-from rmq_store.protocol.errors import SendInDoubtError
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -126,9 +127,9 @@ def test_what_a_dead_process_has_moved_is_found_and_not_moved_again(
     cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """Without the record before the sends, or without the look at it, letters would be there twice."""
-    send_all, add = SingleSends.send_all, RedriveLedger.add
+    send_all, add = Delivery.send_all, RedriveLedger.add
 
-    def dying(self: SingleSends, sends: Any) -> Any:
+    def dying(self: Delivery, sends: Any) -> Any:
         if point == "nothing sent":
             raise _Died
         send_all(self, sends)
@@ -145,7 +146,7 @@ def test_what_a_dead_process_has_moved_is_found_and_not_moved_again(
         if point == "all sent":
             patch.setattr(RedriveLedger, "add", dying_before_moved)
         else:
-            patch.setattr(SingleSends, "send_all", dying)
+            patch.setattr(Delivery, "send_all", dying)
         with pytest.raises(_Died):
             letters(cluster).redrive("g", rows(*(("broker-000", offset) for offset in range(6))))
     sent = {"nothing sent": 0, "one sent": 1, "all sent": 6}[point]
@@ -247,9 +248,10 @@ def test_a_refusal_ends_the_call_and_what_was_moved_stays_known(
     cluster: Cluster, retries: list[SimulatedRetries]
 ) -> None:
     letters(cluster).redrive("g", rows(("broker-000", 0)))
-    retries[0].broker.refuse(SEND, 13, count=5)  # so often a record is tried
-    with pytest.raises(StoreError, match="13"):
-        letters(cluster).redrive("g", all_rows())
+    for code, refused in ((13, MQBrokerError), (16, MQBrokerError), (17, MQBrokerError)):
+        retries[0].broker.refuse(SEND, code, count=1)  # the record: a second try would be taken
+        with pytest.raises(refused, match=str(code)):
+            letters(cluster).redrive("g", all_rows())
     answer = letters(cluster).redrive("g", all_rows())
     assert outcomes(answer) == ["ALREADY_REDRIVEN", *["REDRIVEN"] * 11]
 
@@ -326,7 +328,7 @@ def test_a_lock_that_is_lost_while_a_dead_attempt_is_finished_stops_the_sender(
         raise _Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(SingleSends, "send_all", die)
+        patch.setattr(Delivery, "send_all", die)
         with pytest.raises(_Died):
             letters(cluster).redrive("g", places)
     with pytest.raises(LeaseHeldError):
@@ -379,6 +381,23 @@ def test_a_broker_that_never_shows_a_record_ends_the_call(cluster: Cluster, retr
     assert retries[0].messages(RETRY) == []
 
 
+@pytest.mark.parametrize("code", [2, 14, 1500])
+def test_a_record_waits_for_its_broker_as_long_as_letters_would(
+    cluster: Cluster, retries: list[SimulatedRetries], code: int
+) -> None:
+    """Six times: more often than a record was tried."""
+    retries[0].broker.refuse(SEND, code, count=6)
+    places = rows(*(("broker-000", offset) for offset in range(6)))
+    assert outcomes(letters(cluster, sleep=lambda _: None).redrive("g", places)) == ["REDRIVEN"] * 6
+
+
+def test_a_record_that_no_broker_takes_in_time_ends_the_call(cluster: Cluster, retries: list[SimulatedRetries]) -> None:
+    retries[0].broker.refuse(SEND, 14)
+    text = r"0 of 1 brokers take the record of a redrive into topic 'PYRMQ_REDRIVEN' in 100 ms, and 1 must"
+    with pytest.raises(MQClientError, match=text):
+        letters(cluster, send_timeout_ms=100).redrive("g", rows(("broker-000", 0)))
+
+
 def test_the_ledger_is_read_once_and_without_the_records_of_other_groups(
     cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,13 +410,13 @@ def test_the_ledger_is_read_once_and_without_the_records_of_other_groups(
     letters(cluster).redrive("h", places)
     parts: list[tuple[int, int]] = []
     texts: list[bytes] = []
-    read_range, from_json = redrive_ledger.read_range, redrive_ledger.LedgerRecord.from_json
+    read_range, from_json = journal_topic.read_range, redrive_ledger.LedgerRecord.from_json
 
     def noting(ours: Cluster, queue: MessageQueue, start: int, end: int, *given: Any, **named: Any) -> Any:
         parts.append((start, end))
         return read_range(ours, queue, start, end, *given, **named)
 
-    monkeypatch.setattr(redrive_ledger, "read_range", noting)
+    monkeypatch.setattr(journal_topic, "read_range", noting)
     monkeypatch.setattr(
         redrive_ledger.LedgerRecord, "from_json", lambda text: texts.append(text) or from_json(text)
     )
@@ -456,7 +475,7 @@ def test_a_letter_without_a_known_place_shows_nothing_about_locks(
 def test_a_chunk_ends_at_a_size_and_messages_are_not_kept(
     cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letter_reading, "PART_BYTES", 1)
+    monkeypatch.setattr(dead_letter_reading, "PART_BYTES", 1)
     result_of = redrive.result_of
 
     def checked(done: Any, renamed: Any) -> pa.RecordBatch:
@@ -474,7 +493,7 @@ def test_a_chunk_ends_at_a_size_and_messages_are_not_kept(
 def test_letters_that_retention_takes_before_they_are_read_are_gone(
     cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look_up = letter_reading.queue_ranges
+    look_up = dead_letter_reading.queue_ranges
 
     def look_up_then_delete(cluster: Cluster, queues: Any) -> Any:
         ranges = look_up(cluster, queues)
@@ -483,7 +502,7 @@ def test_letters_that_retention_takes_before_they_are_read_are_gone(
         queue.first = 2
         return ranges
 
-    monkeypatch.setattr(letter_reading, "queue_ranges", look_up_then_delete)
+    monkeypatch.setattr(dead_letter_reading, "queue_ranges", look_up_then_delete)
     answer = letters(cluster).redrive("g", rows(*(("broker-000", offset) for offset in range(6))))
     assert outcomes(answer) == ["GONE", "GONE", *["REDRIVEN"] * 4]
     assert bodies(retries[0], RETRY) == EXPECTED[2:]

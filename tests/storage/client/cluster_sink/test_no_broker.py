@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
-from rmq_store.client.cluster_sink import queue_reading
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkSettings, SinkTask
+from rmq_store.client.delivery import queue_reading
 from rmq_store.protocol.bodies.routes import ClusterInfo
 from rmq_store.protocol.errors import SendInDoubtError
 from rmq_store.protocol.wire.command import RemotingCommand

@@ -9,10 +9,10 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
 from helpers.cluster.simulated.queues import START_MS
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
 from rmq_store.client.cluster_sink.records import Record, WritePart
-from rmq_store.protocol.errors import MQClientError, SendInDoubtError
+from rmq_store.client.delivery.queue_reading import QueueReading
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
@@ -116,6 +116,52 @@ def test_too_few_copies_are_refused(brokers: SimulatedCluster, tasks: Iterator[R
     else:
         with pytest.raises(MQClientError, match=r"1 of 3 brokers take the record .* and 2 must"):
             next(tasks).add(record(5, "a"))
+
+
+ACL_4X = "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T"
+
+
+@pytest.mark.parametrize("code", [2, 14, 1500])
+def test_a_record_waits_for_its_only_master_as_long_as_rows_would(code: int) -> None:
+    """It was tried once, and the write failed."""
+    with SimulatedCluster(1) as brokers, Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
+        brokers.create_topic(RECORD_TOPIC, queue_count=1)
+        (broker,) = brokers.brokers.values()
+        broker.refuse(RequestCode.SEND_MESSAGE_V2, code, count=6)
+        topic = RecordTopic(cluster, QueueReading(cluster, 60_000), group="pg", sleep=lambda _: None)
+        assert topic.add(record(5, "a")) == {}
+        assert broker.queues.topics[RECORD_TOPIC][0].end == 1
+
+
+def test_a_record_waits_for_its_only_master_to_come_back() -> None:
+    with SimulatedCluster(1) as brokers, Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
+        brokers.create_topic(RECORD_TOPIC, queue_count=1)
+        (broker,) = brokers.brokers.values()
+        pauses = itertools.count()
+
+        def sleep(_: float) -> None:
+            if next(pauses) == 3:
+                broker.start()
+
+        topic = RecordTopic(cluster, QueueReading(cluster, 60_000), group="pg", sleep=sleep)
+        topic._queues(PART)  # the route is known
+        broker.stop()
+        assert topic.add(record(5, "a")) == {}
+        assert broker.queues.topics[RECORD_TOPIC][0].end == 1
+
+
+@pytest.mark.parametrize(("code", "remark"), [(16, None), (1, ACL_4X), (13, None), (17, None)])
+def test_a_record_that_is_refused_ends_the_task_at_once(code: int, remark: str | None) -> None:
+    with SimulatedCluster(1) as brokers, Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
+        brokers.create_topic(RECORD_TOPIC, queue_count=1)
+        (broker,) = brokers.brokers.values()
+        broker.refuse(RequestCode.SEND_MESSAGE_V2, code)
+        if remark is not None:
+            broker.remarks[RequestCode.SEND_MESSAGE_V2] = remark
+        with pytest.raises(MQBrokerError) as caught:
+            RecordTopic(cluster, QueueReading(cluster, 60_000), group="pg").add(record(5, "a"))
+        assert (caught.value.response_code, caught.value.broker_name) == (code, "broker-000")
+        assert broker.calls[RequestCode.SEND_MESSAGE_V2] == 1
 
 
 def test_an_own_record_that_was_stored_twice_is_of_no_other_task(

@@ -11,9 +11,9 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
 from rmq_store.client.cluster_sink.chunks import Chunk, Lane, Shared
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
 from rmq_store.client.cluster_sink.replay import ReplayCheck
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.format.batches.content_keys import FoundKeys
 from rmq_store.protocol.errors import SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
@@ -233,7 +233,7 @@ def test_a_broker_that_cannot_tell_an_end_now_is_asked_again(
     brokers.brokers["broker-000"].refuse(RequestCode.GET_MAX_OFFSET, answer, count=2)
     task = Task(cluster, Memory())
     task.check.prepare("Orders", ORDERS, delayed=False)
-    assert task.check._own == {ORDERS[0]: 9, ORDERS[1]: 9}
+    assert task.check._recorded.starts() == {ORDERS[0]: 9, ORDERS[1]: 9}
     brokers.brokers["broker-000"].refuse(RequestCode.GET_MAX_OFFSET, answer, count=2)
     assert not task.check.stored(chunk(key(1)), ORDERS[0], None, "late").any()
 

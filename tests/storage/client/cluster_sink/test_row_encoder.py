@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.client.cluster_sink.chunks import ChunkMaker, Lane, Rows, Shared
-from rmq_store.client.cluster_sink.requests import request_of
+from rmq_store.client.cluster_sink.pipeline import request_of
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncoder
 from rmq_store.errors import UsageError
 from rmq_store.format.batches.content_keys import FoundKeys, KeyMaker, seed_of
@@ -33,6 +33,9 @@ class Topics:
     def prepare(self, topics: Sequence[str], delayed: bool) -> FoundKeys | None:
         self.prepared.append((list(topics), delayed))
         return self.found
+
+    def wire_topic(self, topic: str) -> str:
+        return topic
 
     def refuse_timers(self, topics: Sequence[str]) -> None:
         self.timed.append(list(topics))
@@ -104,7 +107,7 @@ def test_a_row_with_a_delay_goes_alone() -> None:
     assert topics.prepared == [(["Orders"], True)]
     maker = ChunkMaker()
     chunks = [chunk for one in rows for chunk in maker.add(one)] + list(maker.flush())
-    requests = [request_of(chunk, QUEUES[0], "g", 5) for chunk in chunks]
+    requests = [request_of(topics, chunk, QUEUES[0], "g", 5) for chunk in chunks]
     by_body = {
         bytes(one.body): one.ext_fields["i"].replace("\x01", "=").replace("\x02", " ")
         for one in requests

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import Store, StoreConfig, UsageError
 from rmq_store.client import Message, MQBrokerError, MQClientError, Producer, ResponseCode
-from rmq_store.client.backend.remote_sending import send_result
+from rmq_store.client.delivery.request import send_result
 from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import SendMessageResponseHeader

@@ -10,19 +10,25 @@ import pytest
 from pyspark_rmq.cluster_read.places import Places
 from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.cluster_retry.originals import OriginalReading, Place
-from rmq_store.client.cluster_sink.outcomes import verdict_of
+from rmq_store.client.delivery.outcome import verdict_of
 from rmq_store.errors import ResponseError, StoreError
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.protocol import answers
 from rmq_store.protocol.errors import MQBrokerError
 from rmq_store.protocol.messages import MessageQueue, PullStatus
-from rmq_store.remoting.admin import brokers as admin_brokers
-from rmq_store.remoting.admin import groups as admin_groups
-from rmq_store.remoting.admin.scope import masters
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
+from rmq_store.remoting.admin.scope import ask, masters
 from rmq_store.remoting.cluster import groups, queries
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pull_request import PullFilter
+from rmq_store.remoting.questions.brokers import ask_stats, read_stats
+from rmq_store.remoting.questions.groups import (
+    ask_consume_stats,
+    ask_consumer_connections,
+    read_consume_stats,
+    read_consumer_connections,
+)
 
 from .fake_cluster import FakeNet, FakeProcess
 
@@ -62,12 +68,23 @@ THINGS: dict[str, tuple[int, Question]] = {
         33, lambda cluster: queries.view_message(cluster, offset_message_id(Host.parse(ADDRESS), 7_000))
     ),
     "the original of a send-back": (33, _original),
-    "a rate": (315, lambda cluster: admin_brokers.stats(cluster, masters(cluster)[0], "TOPIC_PUT_NUMS", "Orders")),
+    "a rate": (
+        315,
+        lambda cluster: ask(cluster, masters(cluster)[0], ask_stats("TOPIC_PUT_NUMS", "Orders"), read_stats),
+    ),
 }  # fmt: skip
 GROUPS: dict[str, tuple[int, Question]] = {
-    "progress at a broker": (208, lambda cluster: admin_groups.consume_stats(cluster, masters(cluster)[0], "g")),
+    "progress at a broker": (
+        208,
+        lambda cluster: ask(cluster, masters(cluster)[0], ask_consume_stats(cluster, "g"), read_consume_stats),
+    ),
     "progress everywhere": (208, lambda cluster: groups.consume_stats(cluster, "g") or None),
-    "connections at a broker": (203, lambda cluster: admin_groups.connections(cluster, masters(cluster)[0], "g")),
+    "connections at a broker": (
+        203,
+        lambda cluster: ask(
+            cluster, masters(cluster)[0], ask_consumer_connections(cluster, "g"), read_consumer_connections
+        ),
+    ),
     "connections everywhere": (203, lambda cluster: groups.consumer_connections(cluster, "g") or None),
     "live members": (203, lambda cluster: groups.live_members(cluster, "g") or None),
 }
@@ -100,7 +117,24 @@ def test_206_says_that_nobody_is_there_and_no_refusal_does(net: FakeNet, cluster
         assert outcome(cluster, question) is None
     for refusal in [(1, "no such group"), *REFUSALS]:
         net.brokers["broker-a"].refused[code] = refusal
-        assert outcome(cluster, question) == refusal[0], refusal
+        # Of members that answer whoever can. A broker that is busy does not.
+        is_left_out = name == "live members" and refusal[0] == 2
+        assert outcome(cluster, question) == (None if is_left_out else refusal[0]), refusal
+
+
+@pytest.mark.parametrize("code", [2, 14, 215, 1500])
+def test_a_slave_shows_a_message_while_its_master_is_busy(net: FakeNet, cluster: Cluster, code: int) -> None:
+    def busy(command: RemotingCommand) -> RemotingCommand:
+        return response_to(command, code, "not now")
+
+    places, master = Places(cluster, PullFilter()), net.brokers["broker-a"].processes[0]
+    master.answers += [busy] * 2
+    assert places.place(QUEUE, 0) is not None
+    assert not cluster.held_off, "tasks go on at the master, with pauses"
+    places.forget()
+    net.brokers["broker-a"].refused[11] = code, "not now"
+    with pytest.raises(MQBrokerError, match=f"CODE: {code}"):
+        places.place(QUEUE, 0)
 
 
 @pytest.mark.parametrize("code", [2, 14, 17])
@@ -108,9 +142,9 @@ def test_a_slave_that_does_not_give_messages_now_is_no_refusal(net: FakeNet, clu
     cluster.known_route("Orders")
     places, broker = Places(cluster, PullFilter()), RemoteBackend(cluster).brokers()["broker-a"]
     net.brokers["broker-a"].refused[11] = (code, "not here")
-    for ask in (lambda: places.place(QUEUE, 0), lambda: broker.pull("g", QUEUE, 0, 32, None)):
+    for pulls in (lambda: places.place(QUEUE, 0), lambda: broker.pull("g", QUEUE, 0, 32, None)):
         with pytest.raises(MQBrokerError):
-            ask()
+            pulls()
     net.brokers["broker-a"].processes[0].down = True
     with pytest.raises(StoreError, match=ADDRESS):
         broker.pull("g", QUEUE, 0, 32, None)

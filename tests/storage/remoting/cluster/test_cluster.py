@@ -57,27 +57,6 @@ def test_connection_errors_name_the_broker(net: FakeNet) -> None:
         cluster.call_broker("broker-a", command())
 
 
-def test_reads_go_to_the_slave_while_the_master_does_not_answer(net: FakeNet) -> None:
-    cluster = one_broker(net).cluster()
-    processes = net.brokers["broker-a"].processes
-    for name in ("down", "silent"):
-        setattr(processes[0], name, True)
-        assert cluster.read_broker("broker-a", command()).code == 0
-        assert to_brokers(net)[-1] == processes[1].address
-        setattr(processes[0], name, False)
-    processes[0].down = processes[1].down = True
-    with pytest.raises(RemotingConnectError, match="master"):
-        cluster.read_broker("broker-a", command())
-
-
-def test_reads_also_go_to_the_slave_when_the_route_has_no_master(net: FakeNet) -> None:
-    cluster = one_broker(net).cluster()
-    del net.brokers["broker-a"].processes[0]
-    assert cluster.read_broker("broker-a", command()).code == 0
-    with pytest.raises(RemotingConnectError, match="broker-a has no master"):
-        cluster.call_broker("broker-a", command())
-
-
 def test_many_requests_are_in_flight_at_once_and_answered_in_order(
     net: FakeNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,17 +76,12 @@ def test_many_requests_are_in_flight_at_once_and_answered_in_order(
 
 def test_a_broker_that_does_not_answer_is_waited_for_once_and_others_are_answered(net: FakeNet) -> None:
     for name in ("broker-a", "broker-b"):
-        net.add_broker(name, slaves=1).put("Orders", 0, 4)
+        net.add_broker(name).put("Orders", 0, 4)
     net.brokers["broker-b"].processes[0].down = True
-    net.brokers["broker-b"].processes[1].end = 3
     cluster = net.cluster()
     commands = [(name, command()) for name in ("broker-a", "broker-b", "broker-b")]
     answers = cluster.call_all(commands)
     assert [isinstance(answer, RemotingError) for answer in answers] == [False, True, True]
-    read = cluster.read_all(commands)
-    assert [answer.ext_fields["offset"] for answer in read if isinstance(answer, RemotingCommand)] == ["4", "3", "3"]
-    net.brokers["broker-b"].processes[1].down = True
-    assert isinstance(cluster.read_all(commands)[1], RemotingConnectError)
 
 
 def test_a_cluster_closes_only_the_client_that_it_made(net: FakeNet) -> None:

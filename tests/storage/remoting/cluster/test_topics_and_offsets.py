@@ -12,8 +12,8 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, Remot
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
-from rmq_store.remoting.admin.scope import masters
-from rmq_store.remoting.admin.topics import delete_route, delete_topic, topic_config
+from rmq_store.remoting.admin.scope import ask, masters
+from rmq_store.remoting.admin.topics import delete_route, topic_config
 from rmq_store.remoting.cluster import topics
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import create_group
@@ -27,7 +27,9 @@ from rmq_store.remoting.cluster.offsets import (
     update_consumer_offsets,
 )
 from rmq_store.remoting.cluster.topics import at_brokers, ends_at_brokers, topic_stats
+from rmq_store.remoting.questions.answer import checked
 from rmq_store.remoting.questions.offsets import ConsumerOffset
+from rmq_store.remoting.questions.topics import ask_delete_topic
 
 from .fake_cluster import LISTS_READABLE, FakeBroker, FakeNet, frame
 
@@ -320,7 +322,7 @@ def test_a_topic_is_created_at_every_master_and_deleted_everywhere(net: FakeNet)
     config = topic_config(cluster, masters(cluster)[1], "Bills")
     assert config is not None and config.write_queue_nums == 3
     for process in masters(cluster):
-        delete_topic(cluster, process, "Bills")
+        ask(cluster, process, ask_delete_topic(cluster, "Bills"), checked)
     delete_route(cluster, "Bills")
     assert cluster.route("Bills") is None
     assert net.codes(name_servers=True)[-3:] == [216, 105, 105]

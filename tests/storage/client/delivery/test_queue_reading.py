@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.client.delivery.queue_reading import QueueReading
+from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.protocol.errors import SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
@@ -65,3 +66,27 @@ def test_a_refusal_leaves_rows_in_doubt(net: FakeNet, reading: QueueReading, now
 def test_a_topic_that_is_not_there_ends_at_0(net: FakeNet, reading: QueueReading) -> None:
     net.brokers["broker-a"].refused[30] = 17, "not exist"
     assert reading.ends([A0]) == {A0: 0}
+
+
+def test_a_queue_that_has_become_shorter_leaves_rows_in_doubt(reading: QueueReading) -> None:
+    """It is another one, or has lost messages: nothing in it says whether rows were stored."""
+    with pytest.raises(SendInDoubtError, match=r"ends at 4, and ended at 5 before: the broker has lost messages"):
+        list(reading.frames({A0: (5, 4)}))
+
+
+def test_messages_that_retention_has_deleted_are_left_out_and_named(
+    net: FakeNet, reading: QueueReading, caplog: pytest.LogCaptureFixture
+) -> None:
+    net.brokers["broker-a"].queues["Orders", 0].min_offset = 2
+    assert sum(len(frames_of_answer(frames)[0]) for frames in reading.frames({A0: (0, 4)})) == 2
+    assert "messages [0, 2) are deleted, so what a repetition sends of them is stored once more" in caplog.text
+
+
+def test_settled_ends_are_those_behind_the_settle_time(net: FakeNet, reading: QueueReading, now: Time) -> None:
+    def late(duration_s: float) -> None:
+        now.sleep(duration_s)
+        net.brokers["broker-a"].put("Orders", 0, 1)
+
+    reading._sleep = late
+    assert reading.settled_ends([A0], 3_000) == {A0: 5}
+    assert now.now_ms == 1_003_000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_store.client.cluster_sink.outcomes import Outcome, verdict_of
+from rmq_store.client.delivery.outcome import Outcome, verdict_of
 from rmq_store.protocol.errors import (
     ClientErrorCode,
     MessageIllegalError,

@@ -14,18 +14,20 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
-from rmq_store.client.cluster_retry.letter_copies import letter_name
-from rmq_store.client.cluster_retry.letters import Letter, ranges_of
+from rmq_store.broker.rules.failure import DEAD_LETTER
+from rmq_store.client.cluster_retry.dead_letters import Letter, letter_name, ranges_of
 from rmq_store.client.cluster_retry.redrive_ledger import MOVED, SENDING, LedgerRecord, RedriveLedger
-from rmq_store.client.cluster_retry.sent_letters import LetterVerifier, SentLetters
-from rmq_store.client.cluster_retry.single_sends import IN_FLIGHT_MAX, Single, SingleSends
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.client.cluster_retry.stored_copies import CopyReading
+from rmq_store.client.cluster_sink.records import Offsets
+from rmq_store.client.delivery.deliver import IN_FLIGHT_MAX, Delivery, Single
+from rmq_store.client.delivery.queue_reading import QueueReading
+from rmq_store.client.delivery.request import single_request
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
@@ -34,7 +36,6 @@ from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.sending import single_request
 from rmq_store.remoting.questions.messages import ask_message
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class LetterMoves:
         self._send_timeout_ms = send_timeout_ms
         self._sleep = sleep
         self._reading = QueueReading(cluster, send_timeout_ms, pull_group, sleep)
-        self._sent = SentLetters(cluster, self._reading, settle_ms, pull_group, sleep)
+        self._sent = SentLetters(cluster, self._reading, settle_ms)
         self._turns = 0
         # Groups and brokers whose letters came to the retry topic, as a look at one of them has shown.
         self._probed: set[tuple[str, str]] = set()
@@ -71,7 +72,6 @@ class LetterMoves:
         Raises:
             SendInDoubtError: a recorded queue cannot be read. MQClientError: the broker takes no record.
         """
-        self._sent.settle(list(record.ends))
         dlq = names.dlq_topic(record.group)
         found = self._sent.copies(record.ends)
         letters = {}
@@ -101,7 +101,7 @@ class LetterMoves:
             dlq.broker_name, LedgerRecord(group, attempt, SENDING, {dlq.queue_id: ranges_of(moving)}, ends)
         )
         verifier = LetterVerifier(self._sent, ends, renew)
-        sends = SingleSends(self._cluster, self._send_timeout_ms, verifier, sleep=self._sleep)
+        sends = Delivery(self._cluster, self._send_timeout_ms, verifier, sleep=self._sleep)
         left = list(moving)
         is_dead_again = False
         while left and not is_dead_again:
@@ -135,7 +135,7 @@ class LetterMoves:
         dlq: MessageQueue,
         letters: Sequence[Letter],
         queues: Mapping[str, Sequence[MessageQueue]],
-        sends: SingleSends,
+        sends: Delivery,
     ) -> None:
         singles = []
         for one in letters:
@@ -153,10 +153,9 @@ class LetterMoves:
                 one.new_log_offset = parse_offset_message_id(id_text)[1] if id_text else None
 
     def _request(self, target: MessageQueue, message: StoredMessage, properties: str) -> RemotingCommand:
-        wire = MessageQueue(self._cluster.wire_topic(target.topic), target.broker_name, target.queue_id)
         # reconsumeTimes 0 of 1: no broker makes a dead letter of it.
         return single_request(
-            wire, message.body, properties, group="pyspark_rmq", flag=message.flag,
+            self._cluster, target, message.body, properties, group="pyspark_rmq", flag=message.flag,
             sys_flag=message.sys_flag & _COMPRESSION_BITS, born_ms=message.born_timestamp_ms, max_reconsume_times=1,
         )  # fmt: skip
 
@@ -181,3 +180,42 @@ class LetterMoves:
 def _target(letter: Letter) -> str:
     assert letter.judgement is not None and letter.judgement.target is not None  # only such letters move
     return letter.judgement.target
+
+
+# -- copies that are there already -------------------------------------------------------------------------------------
+
+
+class SentLetters:
+    """Looks for copies in queues."""
+
+    def __init__(self, cluster: Cluster, reading: QueueReading, settle_ms: int) -> None:
+        self._cluster = cluster
+        self._reading = reading
+        self._settle_ms = settle_ms
+
+    def copies(self, starts: Offsets) -> set[str]:
+        """The letters of which queues have copies, from offsets on, by `letter_name`, when all that is on its way is
+        there. Raises as `QueueReading.settled_ends` and `QueueReading.frames`.
+        """
+        ends = self._reading.settled_ends(list(starts), self._settle_ms)
+        reading = CopyReading(self._reading, frozenset(self._cluster.wire_topic(queue.topic) for queue in starts))
+        parts = {queue: (start, ends[queue]) for queue, start in starts.items()}
+        return {name for one in reading.messages(parts) if (name := one.properties.get(DEAD_LETTER)) is not None}
+
+
+class LetterVerifier:
+    """A `Verifier` of copies. `starts`: where the queues ended before the first one was sent. `renew` renews the
+    sender's lock after each look, before the other ones are sent again.
+    """
+
+    def __init__(self, letters: SentLetters, starts: Offsets, renew: Callable[[], None]) -> None:
+        self._letters = letters
+        self._starts = starts
+        self._renew = renew
+
+    def stored(self, broker_name: str, keys: Collection[Hashable], reason: str) -> set[Hashable]:
+        """As `Verifier.stored`."""
+        starts = {queue: start for queue, start in self._starts.items() if queue.broker_name == broker_name}
+        found = set(keys) & self._letters.copies(starts)
+        self._renew()
+        return found

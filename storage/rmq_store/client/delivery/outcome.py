@@ -38,6 +38,7 @@ from rmq_store.protocol.errors import (
     ResponseCode,
 )
 from rmq_store.protocol.proxy_answers import explained
+from rmq_store.protocol.results import SendStatus
 from rmq_store.protocol.wire.command import RemotingCommand
 
 
@@ -67,11 +68,14 @@ class Verdict:
     address: str = ""
 
 
-_WEAK: Final = {
-    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
-    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
+STORED: Final = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
 }
+"""The codes of answers to messages that are stored."""
+
 _NOT_STORED: Final = frozenset(
     (
         ResponseCode.SYSTEM_BUSY,
@@ -126,8 +130,8 @@ def _of_client(error: MQClientError) -> Verdict:
 def _of_code(code: int, remark: str) -> Verdict:
     if code == ResponseCode.SUCCESS:
         return Verdict(Outcome.STORED, code, remark)
-    if code in _WEAK:
-        return Verdict(Outcome.STORED_WEAKLY, code, _WEAK[code])
+    if code in STORED:
+        return Verdict(Outcome.STORED_WEAKLY, code, STORED[code].name)
     reason = f"CODE: {code} DESC: {remark}"
     if code in _NOT_STORED:
         is_of_rights = is_lack_of_rights(code, remark)

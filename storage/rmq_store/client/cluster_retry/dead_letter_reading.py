@@ -14,8 +14,7 @@ import numpy as np
 
 from rmq_store.broker.dlq.redrive_batch import ALREADY_REDRIVEN, GONE, REFUSED, Policy
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
-from rmq_store.client.cluster_retry.letter_copies import Judgement, judged, letter_name
-from rmq_store.client.cluster_retry.letters import Letter
+from rmq_store.client.cluster_retry.dead_letters import Judgement, Letter, judged, letter_name
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame

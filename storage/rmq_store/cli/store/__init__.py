@@ -1,0 +1,1 @@
+"""What commands find in a store."""

@@ -1,0 +1,115 @@
+"""Where queues ended before a task's first message to them: recorded before it, and found by a repetition (`records`).
+
+    no record of a topic         the ends of its queues are recorded; nothing of this task is in them
+    a record of it is there      this part of a write was tried before: all recorded queues are to be read, and those
+                                 that were added since from their start
+    a topic of `per_broker`      as above for each broker by itself: one that has no record got nothing
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol, TypeVar
+
+from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, plan
+from rmq_store.protocol.messages import MessageQueue
+
+SCHEDULE_QUEUES: Final = 24
+"""Of SCHEDULE_TOPIC_XXXX: 18 levels by default; a broker may have more (messageDelayLevel)."""
+
+T = TypeVar("T")
+
+
+class Records(Protocol):
+    """A place that keeps records."""
+
+    def find(self, part: WritePart) -> Offsets:
+        """The earliest offsets that a part of a write has recorded."""
+
+    def add(self, record: Record) -> Offsets:
+        """Make a record durable. Returns the earliest offsets of other tasks for this part that `find` missed."""
+
+
+class RecordedEnds:
+    """The ends that one task has recorded, and those of earlier attempts."""
+
+    def __init__(self, records: Records, part: WritePart) -> None:
+        self._records = records
+        self._part = part
+        self._attempt = uuid.uuid4().hex
+        self._earlier: Offsets | None = None
+        self._own: Offsets = {}
+
+    def find(self) -> None:
+        """Look for the records of earlier attempts, once, before the ends of queues are asked for. Raises as
+        `Records.find`.
+        """
+        if self._earlier is None:
+            self._earlier = self._records.find(self._part)
+
+    def add(
+        self,
+        ranges: Mapping[MessageQueue, tuple[int, int]],
+        topics: Collection[str],
+        per_broker: Collection[str],
+        broker_names: Collection[str] | None = None,
+    ) -> Offsets:
+        """Record the ends of queues of topics, as far as they are not recorded. `ranges`: begin and end of each queue
+        that messages can go to now. `broker_names`: only these brokers, of topics in `per_broker`.
+
+        Returns the queues that an earlier attempt may have stored something in, and from where.
+
+        Raises as `Records.add`.
+        """
+        steps = self._plan(ranges, topics, per_broker, broker_names)
+        if steps.record:
+            missed = self._records.add(Record(self._part, steps.record, self._attempt))
+            self._own |= steps.record
+            if missed:
+                self._earlier = _lower(self._known_before(), missed)
+                steps = self._plan(ranges, topics, per_broker, broker_names)
+        return steps.read
+
+    def starts(self) -> Offsets:
+        """The offsets of queues behind which all messages of this part lie, whichever attempt has sent them."""
+        return _lower(self._known_before(), self._own)
+
+    def _known_before(self) -> Offsets:
+        assert self._earlier is not None  # `find` comes first
+        return self._earlier
+
+    def _plan(
+        self,
+        ranges: Mapping[MessageQueue, tuple[int, int]],
+        topics: Collection[str],
+        per_broker: Collection[str],
+        broker_names: Collection[str] | None,
+    ) -> Plan:
+        read: Offsets = {}
+        record: Offsets = {}
+        for topic in topics:
+            earlier = {queue: offset for queue, offset in self._known_before().items() if queue.topic == topic}
+            reachable = {queue: found for queue, found in ranges.items() if queue.topic == topic}
+            names: Collection[str | None] = (None,)
+            if topic in per_broker:
+                known = {queue.broker_name for queue in (*earlier, *reachable)}
+                names = known if broker_names is None else known.intersection(broker_names)
+            for name in names:
+                steps = plan(_of_broker(earlier, name), topic, _of_broker(reachable, name))
+                read |= steps.read
+                record |= steps.record
+        return Plan(read, record)
+
+
+def _of_broker(values: Mapping[MessageQueue, T], broker_name: str | None) -> dict[MessageQueue, T]:
+    """The values of the queues of a broker; None: of all brokers."""
+    return {queue: value for queue, value in values.items() if broker_name in (None, queue.broker_name)}
+
+
+def _lower(first: Offsets, second: Offsets) -> Offsets:
+    """Both, and of a queue in both the lower offset."""
+    return {
+        queue: min(found for found in (first.get(queue), second.get(queue)) if found is not None)
+        for queue in (*first, *second)
+    }

@@ -1,0 +1,250 @@
+"""Requests that store one message each, until the outcome of each is known, within a budget of time.
+
+    outcome of a request      what happens
+    stored                    done; a weak status is told
+    not stored                sent again after a pause
+    unknown                   the queues are read first (`Verifier`), and only what is not there is sent again. Without
+                              a verifier it is sent again after a pause, which is at least once
+    refused, and 16 and 17    MQBrokerError at once, if no other broker will do
+
+    `send_all`                each message has its broker, and no other one will do
+    `send_copies`             one message, and any of several brokers will do: one that does not take it is passed over,
+                              one that is busy or does not say it is asked a few times first
+
+The requests of one call have a common budget. It stands still while queues are read, which has a limit of its own.
+Their order is not kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import field
+from typing import Final, Protocol
+
+from rmq_store.client.delivery.outcome import Outcome, Verdict, verdict_of
+from rmq_store.late.dataclasses import dataclass
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, ResponseCode
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.remoting.cluster.cluster import Cluster
+
+_log = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX: Final = 32
+"""Requests of one task that wait for their answers."""
+
+REQUEST_TIMEOUT_MS: Final = 3_000
+_PAUSE_S: Final = 0.1
+_PAUSE_S_MAX: Final = 1.0
+# So often a broker is asked that is busy or does not answer, before another one gets the copy.
+_TRIES_THERE: Final = 4
+# Another broker may take what one refuses so (its topic is not there, or not written); the same one does not.
+_FINAL: Final = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
+
+
+class Verifier(Protocol):
+    """Looks into the queues of a broker for messages whose requests have an unknown outcome."""
+
+    def stored(self, broker_name: str, keys: Collection[Hashable], reason: str) -> set[Hashable]:
+        """Those of `keys` whose messages are stored there.
+
+        Raises: SendInDoubtError if that cannot be found out in time.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A request to the master of a broker. `key` is how its message is known in a queue, `subject` names it in errors.
+    """
+
+    broker_name: str
+    command: RemotingCommand
+    key: Hashable
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message that is stored: the fields of the broker's answer, empty if it was found in a queue; and the status of
+    a weak store, else "".
+    """
+
+    fields: Mapping[str, str]
+    weak_status: str = ""
+    was_found: bool = False
+
+
+@dataclass(slots=True)
+class _Open:
+    """The requests of one call, by number. `left`: neither stored nor refused, the next one first. `verdicts`: of their
+    last tries. `tries`: of a broker that is busy or silent, since another one was asked.
+    """
+
+    left: list[int]
+    stored: dict[int, Stored] = field(default_factory=dict)
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    tries: dict[int, int] = field(default_factory=dict)
+
+    def store(self, number: int, stored: Stored) -> None:
+        """The message is stored."""
+        self.stored[number] = stored
+        self.left.remove(number)
+
+    def pass_over(self, number: int, verdict: Verdict) -> None:
+        """The message is not stored by this try: note where it goes next."""
+        self.verdicts[number] = verdict
+        self.tries[number] = self.tries.get(number, 0) + 1
+        if not (verdict.is_busy or verdict.outcome is Outcome.UNKNOWN) or self.tries[number] >= _TRIES_THERE:
+            self.tries[number] = 0
+            self.left.remove(number)
+            self.left.append(number)
+
+    def is_enough(self, wanted: int, needed: int) -> bool:
+        """Whether `wanted` are stored; or `needed`, and the brokers of all others have declined."""
+        if len(self.stored) >= wanted or not self.left:
+            return True
+        return len(self.stored) >= needed and all(self.tries.get(number) == 0 for number in self.left)
+
+
+class Delivery:
+    """Sends the requests of one task; not thread-safe. Times in ms: `budget_ms` is that of a call."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        budget_ms: int,
+        verifier: Verifier | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._budget_ms = budget_ms
+        self._verifier = verifier
+        self._sleep = sleep
+        self._warned: set[tuple[str, Outcome]] = set()
+
+    def send_all(self, sends: Sequence[Single]) -> list[Stored]:
+        """Return when all messages are stored, with what is known of each, in the order of the requests.
+
+        Raises:
+            MQBrokerError: a broker refuses one. MQClientError: the time is over, and some are not stored.
+            SendInDoubtError: some may be stored. Messages before them stay stored in any case.
+        """
+        found = self._send(sends, len(sends), len(sends))
+        if found.left:
+            first = sends[min(found.left)]
+            raise self._given_up(
+                found, f"{first.subject} and {len(found.left) - 1} more could not be stored in {self._budget_ms} ms at",
+                sends,
+            )  # fmt: skip
+        return [found.stored[number] for number in range(len(sends))]
+
+    def send_copies(self, sends: Sequence[Single], wanted: int, needed: int) -> dict[int, Stored]:
+        """Store a message at `wanted` of the brokers of `sends`, the first ones if they take it; fewer are enough, but
+        not fewer than `needed`, if all others have declined. Returns the numbers of those that have it. A copy whose
+        outcome is unknown is sent again, and may be stored twice.
+
+        Raises:
+            MQBrokerError: so many refuse it that fewer than `needed` are left.
+            MQClientError: the time is over, and fewer than `needed` have it.
+        """
+        found = self._send(sends, wanted, needed)
+        if len(found.stored) < needed:
+            raise self._given_up(
+                found, f"{len(found.stored)} of {len(sends)} brokers take {sends[0].subject} in {self._budget_ms} ms, "
+                f"and {needed} must:", sends,
+            )  # fmt: skip
+        return found.stored
+
+    def _send(self, sends: Sequence[Single], wanted: int, needed: int) -> _Open:
+        """Send until it is enough, or the time is over."""
+        until_ms = self._cluster.timer() + self._budget_ms
+        found = _Open(list(range(len(sends))))
+        pause_s = _PAUSE_S
+        while not found.is_enough(wanted, needed):
+            is_over = self._cluster.timer() >= until_ms
+            may_go = [number for number in found.left if not is_over or number not in found.verdicts]
+            numbers = may_go[: wanted - len(found.stored)]
+            if not numbers:
+                break
+            untried = [number for number in numbers if number not in found.verdicts]
+            if not untried:
+                self._sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            in_doubt: dict[str, list[int]] = {}
+            for number, verdict, fields in self._round(sends, untried or numbers):
+                send = sends[number]
+                if verdict.outcome in (Outcome.STORED, Outcome.STORED_WEAKLY):
+                    weak = verdict.reason if verdict.outcome is Outcome.STORED_WEAKLY else ""
+                    found.store(number, Stored(fields, weak))
+                elif verdict.outcome is Outcome.REFUSED or verdict.code in _FINAL:
+                    found.left.remove(number)
+                    if len(found.stored) + len(found.left) < needed:
+                        reason = f"{send.subject}: {verdict.reason}"
+                        raise MQBrokerError(verdict.code or 0, reason, send.broker_name, verdict.address)
+                else:
+                    self._warn(send.broker_name, verdict)
+                    found.pass_over(number, verdict)
+                    if verdict.outcome is Outcome.UNKNOWN:
+                        in_doubt.setdefault(send.broker_name, []).append(number)
+            if self._verifier is not None:
+                until_ms += self._look(self._verifier, sends, in_doubt, found)
+        return found
+
+    def _look(
+        self, verifier: Verifier, sends: Sequence[Single], in_doubt: Mapping[str, Sequence[int]], found: _Open
+    ) -> float:
+        """Take what is found in queues for stored. Returns how many ms that has taken."""
+        began_ms = self._cluster.timer()
+        for broker_name, numbers in in_doubt.items():
+            reason = found.verdicts[numbers[-1]].reason
+            are_there = verifier.stored(broker_name, {sends[number].key for number in numbers}, reason)
+            for number in numbers:
+                if sends[number].key in are_there:
+                    found.store(number, Stored({}, was_found=True))
+        return self._cluster.timer() - began_ms
+
+    def _given_up(self, found: _Open, text: str, sends: Sequence[Single]) -> MQClientError:
+        first = min(found.left)
+        verdict = found.verdicts[first]
+        code = -1 if verdict.code is None else verdict.code
+        return MQClientError(f"{text} broker {sends[first].broker_name!r}: {verdict.reason}", code)
+
+    def _round(
+        self, sends: Sequence[Single], numbers: Sequence[int]
+    ) -> Iterator[tuple[int, Verdict, Mapping[str, str]]]:
+        """Send each once: its number, its verdict, and the fields of the answer."""
+        waiting: deque[tuple[int, Future[RemotingCommand] | RemotingError]] = deque()
+        for number in numbers:
+            if len(waiting) >= IN_FLIGHT_MAX:
+                yield self._outcome(sends, *waiting.popleft())
+            waiting.append((number, self._submitted(sends[number])))
+        while waiting:
+            yield self._outcome(sends, *waiting.popleft())
+
+    def _submitted(self, send: Single) -> Future[RemotingCommand] | RemotingError:
+        try:
+            return self._cluster.submit_broker(send.broker_name, send.command, REQUEST_TIMEOUT_MS)
+        except RemotingError as error:
+            return error
+
+    def _outcome(
+        self, sends: Sequence[Single], number: int, future: Future[RemotingCommand] | RemotingError
+    ) -> tuple[int, Verdict, Mapping[str, str]]:
+        # Each request has its own error: one that never left says nothing about another one that did.
+        try:
+            if isinstance(future, RemotingError):
+                raise future
+            answer = future.result()
+        except RemotingError as error:
+            self._cluster.routes.not_reached(sends[number].broker_name)
+            return number, verdict_of(error), {}
+        return number, verdict_of(answer), answer.ext_fields
+
+    def _warn(self, broker_name: str, verdict: Verdict) -> None:
+        if (broker_name, verdict.outcome) not in self._warned:
+            self._warned.add((broker_name, verdict.outcome))
+            _log.warning("broker %r: a message is %s: %s", broker_name, verdict.outcome.value, verdict.reason)

@@ -1,0 +1,214 @@
+"""Reads parts of queues for what was stored there by sends of unknown outcome (data plane)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+import numpy as np
+
+from rmq_store.client.delivery.outcome import Outcome, verdict_of
+from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.format.batches.content_keys import FoundKeys, keys_in_frames
+from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode, SendInDoubtError, SlaveBehindError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import QueueRange
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import BrokerError, Question, gather, waiting
+from rmq_store.remoting.cluster.offsets import gather_ranges, queue_ranges
+from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
+from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.questions.answer import Given
+from rmq_store.remoting.questions.offsets import ask_max_offset, read_max_offset
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.2
+
+
+class QueueReading:
+    """Reads of one task. `patience_ms`: how long it waits for a broker that does not answer."""
+
+    def __init__(
+        self, cluster: Cluster, patience_ms: int, pull_group: str = "", sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._cluster = cluster
+        self.patience_ms = patience_ms
+        self._sleep = sleep
+        self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
+
+    def ends(self, queues: Collection[MessageQueue], until_ms: float | None = None) -> dict[MessageQueue, int]:
+        """The ends of queues as their masters know them. A topic that a broker does not have ends at 0.
+
+        Raises:
+            SendInDoubtError: a master refuses, or does not answer until `until_ms` of the cluster's timer, or within
+                the patience.
+        """
+        until_ms = self._cluster.timer() + self.patience_ms if until_ms is None else until_ms
+        told = waiting(
+            self._cluster, self._questions(queues), until_ms,
+            pause_s=_PAUSE_S, sleep=self._sleep, is_passing=_is_passing,
+        ).told  # fmt: skip
+        self._require({queue: one.error for queue, one in told.items() if one.error is not None})
+        return {queue: one.required() for queue, one in told.items()}
+
+    def ends_now(
+        self, queues: Collection[MessageQueue]
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, BrokerError]]:
+        """The ends of queues whose masters answer at once, and why the others do not."""
+        told = gather(self._cluster, self._questions(queues)).told
+        missing = {queue: one.error for queue, one in told.items() if one.error is not None}
+        return {queue: one.required() for queue, one in told.items() if queue not in missing}, missing
+
+    def _questions(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Question[int]]:
+        return {
+            queue: Question(
+                queue.broker_name,
+                ask_max_offset(self._cluster, queue.topic, queue.queue_id, queue.broker_name),
+                _end_or_0,
+            )
+            for queue in queues
+        }
+
+    def await_again(self, missing: Mapping[MessageQueue, BrokerError], until_ms: float) -> None:
+        """Wait a moment before masters are asked once more that did not answer.
+
+        Raises:
+            SendInDoubtError: it is `until_ms`, or a master refuses what it was asked.
+        """
+        if missing and all(map(_is_passing, missing.values())) and self._cluster.timer() < until_ms:
+            self._sleep(_PAUSE_S)
+        else:
+            self._require(missing)
+
+    def _require(self, missing: Mapping[MessageQueue, BrokerError]) -> None:
+        if not missing:
+            return
+        refusals = [error for error in missing.values() if not _is_passing(error)]
+        last = next(iter(refusals or missing.values()))
+        names = ", ".join(sorted({queue.broker_name for queue in missing}))
+        raise SendInDoubtError(
+            f"whether rows are stored is unknown until the queues of {names} are read, and its master "
+            f"{'refuses' if refusals else 'does not answer'}: {last}. Nothing is sent again before; the batch can be "
+            "repeated"
+        ) from last
+
+    def ranges(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
+        """The ranges of queues, those of a slave while a master does not answer: its end is no later. A topic that a
+        broker does not have is empty.
+
+        Raises:
+            SendInDoubtError: a broker refuses, or nobody of a broker answers within the patience.
+        """
+        until_ms = self._cluster.timer() + self.patience_ms
+        ranges: dict[MessageQueue, QueueRange] = {}
+        left: Collection[MessageQueue] = queues
+        while left:
+            missing: dict[MessageQueue, BrokerError] = {}
+            for queue, one in gather_ranges(self._cluster, left).told.items():
+                if one.error is None:
+                    ranges[queue] = one.required()
+                elif _is_unknown_topic(one.error):
+                    ranges[queue] = QueueRange(0, 0)
+                else:
+                    missing[queue] = one.error
+            self.await_again(missing, until_ms)
+            left = missing
+        return ranges
+
+    def await_brokers(self) -> None:
+        """Wait until the name servers show a broker: they drop one that is killed at once, and its topics with it.
+
+        Raises:
+            SendInDoubtError: there is none within the patience.
+        """
+        until_ms = self._cluster.timer() + self.patience_ms
+        while not self._cluster.routes.brokers(refresh=True):
+            if self._cluster.timer() >= until_ms:
+                raise SendInDoubtError(
+                    "whether rows are stored is unknown, because no broker is registered at the name servers. The "
+                    "batch can be repeated"
+                )
+            self._sleep(_PAUSE_S)
+
+    def settled_ends(self, queues: Collection[MessageQueue], settle_ms: int) -> dict[MessageQueue, int]:
+        """The ends of queues when all is in them that is on its way, if it ever comes.
+
+        The first question goes over the connection of the sends: when it is answered, the broker has them. The settle
+        time is for its own queue.
+
+        Raises:
+            SendInDoubtError: as `ends`, within the settle time and the patience.
+        """
+        until_ms = self._cluster.timer() + settle_ms + self.patience_ms
+        self.ends(queues, until_ms)
+        self._sleep(settle_ms / 1000)
+        return self.ends(queues, until_ms)
+
+    def frames(self, parts: Mapping[MessageQueue, tuple[int, int]]) -> Iterator[bytes]:
+        """The messages [start, end) of queues, some frames at a time.
+
+        Messages that retention has deleted are logged and left out.
+
+        Raises:
+            SendInDoubtError: a queue cannot be read; or it ends before `start`, so it is not what it was.
+        """
+        for queue, (start, end) in parts.items():
+            if end < start:
+                raise SendInDoubtError(
+                    f"queue {queue.queue_id} of topic {queue.topic!r} at broker {queue.broker_name!r} ends at {end}, "
+                    f"and ended at {start} before: the broker has lost messages, or the topic was made again. Whether "
+                    "messages are stored there is unknown. See docs/cluster.md"
+                )
+            if start < end:
+                try:
+                    yield from self._frames_of(queue, start, end)
+                except (RemotingError, MQBrokerError, SlaveBehindError) as error:
+                    raise SendInDoubtError(f"whether messages are stored is unknown: {error}") from error
+
+    def keys(self, parts: Mapping[MessageQueue, tuple[int, int]], tag: bytes, into: FoundKeys) -> None:
+        """Add the keys with this tag among the messages [start, end) of queues. Raises as `frames`."""
+        for frames in self.frames(parts):
+            positions, _ = frames_of_answer(frames)
+            keys, checks, _ = keys_in_frames(np.frombuffer(frames, np.uint8), positions, tag)
+            into.add(keys, checks)
+
+    def _frames_of(self, queue: MessageQueue, start: int, end: int) -> Iterator[bytes]:
+        try:
+            yield from read_range(
+                self._cluster, queue, start, end, self._wanted, patience_ms=self.patience_ms, sleep=self._sleep
+            )
+        except OffsetOutOfRangeError:
+            begin = queue_ranges(self._cluster, [queue])[queue].min_offset
+            if begin <= start:
+                raise
+            _log.warning(
+                "queue %d of topic %r at broker %r: messages [%d, %d) are deleted, so what a repetition sends of them "
+                "is stored once more",
+                queue.queue_id, queue.topic, queue.broker_name, start, min(begin, end),
+            )  # fmt: skip
+            if begin < end:
+                yield from self._frames_of(queue, begin, end)
+
+
+def _is_unknown_topic(error: Exception) -> bool:
+    return isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether the same question may be answered in another way later. Rows are in doubt, so that a failure of the
+    broker (1), or of a proxy, is waited for as well.
+    """
+    verdict = verdict_of(error)
+    return not verdict.lacks_rights and verdict.outcome is not Outcome.REFUSED
+
+
+def _end_or_0(answer: Given, broker_name: str) -> int:
+    try:
+        return read_max_offset(answer, broker_name)
+    except MQBrokerError as error:
+        if _is_unknown_topic(error):
+            return 0
+        raise

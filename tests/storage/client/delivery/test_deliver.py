@@ -1,0 +1,210 @@
+"""One loop with a budget: what is sent again, for how long, to which broker, and what is final at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Hashable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rmq_store.client.delivery.deliver import Delivery, Single
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    MQClientError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    SendInDoubtError,
+)
+from rmq_store.protocol.wire.command import RemotingCommand
+
+AWAY = RemotingConnectError("connection refused")
+SILENT = RemotingTimeoutError("no answer")
+ACL_4X = "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T"
+Answer = int | Exception | RemotingCommand
+
+
+class Brokers:
+    """Brokers that answer with what is due next, the last one again and again; and a clock that only waits move."""
+
+    def __init__(self, **answers: list[Answer]) -> None:
+        self._answers = {name: deque(given) for name, given in answers.items()}
+        self.asked: list[str] = []
+        self.now_ms = 0.0
+        self.slept_s: list[float] = []
+        self.routes = SimpleNamespace(not_reached=lambda name: None)
+
+    def timer(self) -> float:
+        return self.now_ms
+
+    def sleep(self, duration_s: float) -> None:
+        self.slept_s.append(duration_s)
+        self.now_ms += duration_s * 1000
+
+    def submit_broker(self, name: str, command: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
+        self.asked.append(name)
+        waiting = self._answers[name]
+        answer = waiting.popleft() if len(waiting) > 1 else waiting[0]
+        future: Future[RemotingCommand] = Future()
+        if isinstance(answer, Exception):
+            if answer is SILENT:
+                self.now_ms += timeout_ms
+            future.set_exception(answer)
+        else:
+            found = answer if isinstance(answer, RemotingCommand) else RemotingCommand(answer, {"queueOffset": "7"})
+            future.set_result(found)
+        return future
+
+
+class Looks:
+    """A verifier that finds `there`, and takes `lasts_ms` for it."""
+
+    def __init__(self, brokers: Brokers, *there: Hashable, lasts_ms: float = 0) -> None:
+        self._brokers = brokers
+        self._there = set(there)
+        self._lasts_ms = lasts_ms
+        self.asked: list[tuple[str, set[Hashable]]] = []
+
+    def stored(self, broker_name: str, keys: Collection[Hashable], reason: str) -> set[Hashable]:
+        self.asked.append((broker_name, set(keys)))
+        self._brokers.now_ms += self._lasts_ms
+        return self._there & set(keys)
+
+
+def delivery(brokers: Brokers, budget_ms: int = 60_000, verifier: Any = None) -> Delivery:
+    return Delivery(brokers, budget_ms, verifier, sleep=brokers.sleep)  # type: ignore[arg-type]
+
+
+def to(*names: str) -> list[Single]:
+    return [Single(name, RemotingCommand(310), number, f"message {number}") for number, name in enumerate(names)]
+
+
+NOT_STORED: list[Answer] = [AWAY, 2, 14, 1500, 215]
+
+
+@pytest.mark.parametrize("answer", NOT_STORED)
+def test_what_is_not_stored_is_sent_again_as_long_as_there_is_time(answer: Answer) -> None:
+    brokers = Brokers(a=[*[answer] * 30, 0])
+    (stored,) = delivery(brokers).send_all(to("a"))
+    assert stored.fields == {"queueOffset": "7"}
+    assert len(brokers.asked) == 31
+    brokers = Brokers(a=[*[answer] * 30, 0])
+    assert list(delivery(brokers).send_copies(to("a"), 2, 1)) == [0]
+    assert len(brokers.asked) == 31
+
+
+@pytest.mark.parametrize("answer", [*NOT_STORED, 1, SILENT])
+def test_a_budget_that_is_used_up_ends_the_call_with_the_code_of_the_last_answer(answer: Answer) -> None:
+    code = answer if isinstance(answer, int) else -1
+    for copies in (False, True):
+        brokers = Brokers(a=[answer])
+        with pytest.raises(MQClientError) as caught:
+            sender = delivery(brokers, 10_000)
+            sender.send_copies(to("a"), 2, 1) if copies else sender.send_all(to("a"))
+        assert caught.value.response_code == code
+        assert 10_000 <= brokers.now_ms < 14_000
+        assert max(brokers.slept_s, default=0) <= 1
+
+
+REFUSALS: list[Answer] = [13, 16, 17, 29, RemotingCommand(1, {}, remark=ACL_4X)]
+
+
+@pytest.mark.parametrize("answer", REFUSALS)
+def test_a_refusal_is_raised_at_once_where_no_other_broker_will_do(answer: Answer) -> None:
+    for copies in (False, True):
+        brokers = Brokers(a=[answer])
+        with pytest.raises(MQBrokerError) as caught:
+            sender = delivery(brokers)
+            sender.send_copies(to("a"), 2, 1) if copies else sender.send_all(to("a"))
+        assert caught.value.response_code == (answer.code if isinstance(answer, RemotingCommand) else answer)
+        assert (brokers.asked, brokers.slept_s) == (["a"], [])
+
+
+@pytest.mark.parametrize("answer", REFUSALS)
+def test_a_copy_that_one_broker_refuses_goes_to_another_one(answer: Answer) -> None:
+    brokers = Brokers(a=[answer], b=[0], c=[0])
+    assert sorted(delivery(brokers).send_copies(to("a", "b", "c"), 2, 2)) == [1, 2]
+    assert brokers.slept_s == []
+    brokers = Brokers(a=[answer], b=[0], c=[answer])
+    with pytest.raises(MQBrokerError):
+        delivery(brokers).send_copies(to("a", "b", "c"), 2, 2)
+    assert brokers.slept_s == []
+
+
+def test_refusals_that_leave_too_few_brokers_are_raised_beside_one_that_is_away() -> None:
+    brokers = Brokers(a=[16], b=[AWAY], c=[16])
+    with pytest.raises(MQBrokerError):
+        delivery(brokers).send_copies(to("a", "b", "c"), 2, 2)
+    assert brokers.slept_s == []
+
+
+@pytest.mark.parametrize("away", ["a", "b", "c"])
+@pytest.mark.parametrize("answer", [AWAY, 14, 1500])
+def test_no_copy_waits_for_a_broker_that_is_not_needed(away: str, answer: Answer) -> None:
+    brokers = Brokers(**{name: [answer if name == away else 0] for name in "abc"})  # type: ignore[arg-type]
+    assert len(delivery(brokers).send_copies(to("a", "b", "c"), 2, 2)) == 2
+    assert brokers.slept_s == []
+    brokers = Brokers(**{name: [answer if name == away else 0] for name in "ab"})  # type: ignore[arg-type]
+    assert len(delivery(brokers).send_copies(to("a", "b"), 2, 1)) == (1 if away in "ab" else 2)
+    assert brokers.slept_s == []
+
+
+@pytest.mark.parametrize("answer", [2, 1, SILENT])
+def test_a_broker_that_is_busy_or_silent_is_asked_a_few_times_before_another_one_gets_its_copy(answer: Answer) -> None:
+    brokers = Brokers(a=[answer, answer, 0], b=[0], c=[0])
+    assert sorted(delivery(brokers).send_copies(to("a", "b", "c"), 2, 2)) == [0, 1]
+    brokers = Brokers(a=[answer], b=[0], c=[0])
+    assert sorted(delivery(brokers).send_copies(to("a", "b", "c"), 2, 2)) == [1, 2]
+    assert brokers.asked == ["a", "b", "a", "a", "a", "c"]
+
+
+@pytest.mark.parametrize("answer", [2, 1])
+def test_a_copy_that_is_only_wanted_is_not_given_up_for_a_busy_moment(answer: Answer) -> None:
+    brokers = Brokers(a=[answer, 0], b=[0])
+    assert sorted(delivery(brokers).send_copies(to("a", "b"), 2, 1)) == [0, 1]
+    brokers = Brokers(a=[answer], b=[0])
+    assert sorted(delivery(brokers).send_copies(to("a", "b"), 2, 1)) == [1]
+    assert brokers.asked == ["a", "b", "a", "a", "a"]
+
+
+def test_every_broker_is_asked_once_also_when_the_time_is_over() -> None:
+    brokers = Brokers(a=[SILENT], b=[SILENT], c=[0])
+    assert list(delivery(brokers, 100).send_copies(to("a", "b", "c"), 1, 1)) == [2]
+
+
+def test_copies_that_are_needed_are_waited_for_at_any_of_the_brokers() -> None:
+    brokers = Brokers(a=[0], b=[AWAY], c=[*[AWAY] * 9, 0])
+    assert sorted(delivery(brokers).send_copies(to("a", "b", "c"), 2, 2)) == [0, 2]
+    brokers = Brokers(a=[0], b=[AWAY], c=[14])
+    with pytest.raises(MQClientError, match=r"1 of 3 brokers take message 0 in 5000 ms, and 2 must: broker 'b'"):
+        delivery(brokers, 5_000).send_copies(to("a", "b", "c"), 2, 2)
+
+
+def test_only_what_is_in_no_queue_is_sent_again() -> None:
+    brokers = Brokers(a=[1, 1, 0], b=[0])
+    looks = Looks(brokers, 0)
+    first, second, third = delivery(brokers, verifier=looks).send_all(to("a", "a", "b"))
+    assert (first.was_found, second.was_found, third.was_found) == (True, False, False)
+    assert looks.asked == [("a", {0, 1})]
+    assert brokers.asked == ["a", "a", "b", "a"]
+
+
+def test_a_look_takes_nothing_of_the_budget() -> None:
+    """It has a limit of its own. What it has not found is sent again, and not given up untried."""
+    brokers = Brokers(a=[SILENT, 0])
+    looks = Looks(brokers, lasts_ms=50_000)
+    (stored,) = delivery(brokers, 20_000, looks).send_all(to("a"))
+    assert not stored.was_found
+    assert brokers.asked == ["a", "a"]
+
+
+def test_a_look_that_finds_out_nothing_ends_the_call() -> None:
+    def stored(*_: Any) -> set[Hashable]:
+        raise SendInDoubtError("the queue cannot be read")
+
+    brokers = Brokers(a=[SILENT, 0])
+    with pytest.raises(SendInDoubtError):
+        delivery(brokers, verifier=SimpleNamespace(stored=stored)).send_all(to("a"))
+    assert brokers.asked == ["a"]
