@@ -85,8 +85,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
     "rmq_store.bridge": ("record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (
-        "shared", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin_print",
-        "mqadmin_targets", "mqadmin", "monitoring", "cluster", "cluster_dlq", "cluster_checks", "cluster_care", ".",
+        "shared", "mqadmin_print", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance",
+        "mqadmin_targets", "mqadmin", "monitoring", "cluster_checks", "cluster_care", ".",
     ),
     "pyspark_rmq": (
         "position", "options", "cluster_read", "access", "schema", "query", "lag", "read", "retry", "checkpoint",

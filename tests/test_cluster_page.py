@@ -24,7 +24,7 @@ def test_the_page_has_the_rows_of_the_tables() -> None:
 
 def test_each_command_has_a_row() -> None:
     both = {path for path, row in COMMANDS.items() if row.support != Support.ONLY}
-    assert sorted(both) == sorted(command_paths()), "a row in rmq_store/cli/cluster/table.py"
+    assert sorted(both) == sorted(command_paths()), "a row in rmq_store/cli/target/table.py"
 
 
 def test_each_public_method_has_a_row() -> None:

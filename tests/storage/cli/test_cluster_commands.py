@@ -21,7 +21,7 @@ from helpers.cluster.simulated.queues import START_MS, SentMessage
 from helpers.cluster.simulated.server import V4_9_7
 from helpers.cluster.waiting import until
 from rmq_store.cli import commands
-from rmq_store.cli.cluster.follow import ClusterFollower
+from rmq_store.cli.target.cluster.follow import ClusterFollower
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster

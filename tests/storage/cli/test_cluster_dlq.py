@@ -15,8 +15,8 @@ from helpers.cluster.simulated.retries import SimulatedRetries
 from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
 from rmq_store.broker.rules import failure
 from rmq_store.cli import commands
-from rmq_store.cli.cluster_dlq.letter_rows import ClusterLetterRows
 from rmq_store.cli.target.answers import Answers
+from rmq_store.cli.target.cluster.letter_rows import ClusterLetterRows
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
@@ -209,10 +209,10 @@ def test_a_rate_waits_between_the_calls(
 ) -> None:
     from types import SimpleNamespace
 
-    from rmq_store.cli.dlq import redrive_run
+    from rmq_store.cli.target import redrive_calls
 
     waits: list[float] = []
-    monkeypatch.setattr(redrive_run, "time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(redrive_calls, "time", SimpleNamespace(sleep=waits.append))
     found = json.loads(_plain(ask("redrive", GROUP, "--rate", "2", "--yes", "--json")))
     assert found["REDRIVEN"] == 6
     # Three letters of each broker, in calls of two and one.

@@ -142,7 +142,7 @@ def test_commands_over_a_cluster_are_loaded_only_for_a_cluster() -> None:
     code = (
         "import sys\nfrom rmq_store.cli import commands\n"
         "commands(['topics', '--help'], standalone_mode=False)\n"
-        "names = ('numpy', 'pyarrow', 'rmq_store.cli.cluster.topics', 'rmq_store.remoting.cluster.cluster')\n"
+        "names = ('numpy', 'pyarrow', 'rmq_store.cli.target.cluster.view', 'rmq_store.remoting.cluster.cluster')\n"
         "print([name for name in names if name in sys.modules])\n"
     )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)

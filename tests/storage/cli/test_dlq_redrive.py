@@ -19,7 +19,7 @@ from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, failure
 from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
 from rmq_store.broker.dlq.redrive_ledger import RedriveLedger
 from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
-from rmq_store.cli.dlq import dlq_redrive
+from rmq_store.cli.target.store import letters
 from rmq_store.errors import CorruptRecordError
 
 Run = Callable[..., Result]
@@ -163,7 +163,7 @@ def test_it_asks_and_without_a_terminal_it_refuses(run: Run, root: Path) -> None
 def test_what_was_moved_is_consumed_again_and_not_moved_twice(
     run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dlq_redrive, "CALL_ROWS", 2)
+    monkeypatch.setattr(letters, "CALL_ROWS", 2)
     first = run("dlq", "redrive", "cg_a", "--max", "3", "--yes", store=root)
     assert (first.exit_code, _outcomes(first)) == (0, {"REDRIVEN": 3})
     assert _outcomes(run("dlq", "redrive", "cg_a", "--yes", store=root)) == {"REDRIVEN": 3, "ALREADY_REDRIVEN": 3}
@@ -178,7 +178,7 @@ def test_what_was_moved_is_consumed_again_and_not_moved_twice(
 def test_a_queue_is_worked_off_in_portions_by_the_same_command(
     run: Run, root: Path, monkeypatch: pytest.MonkeyPatch, call_rows: int
 ) -> None:
-    monkeypatch.setattr(dlq_redrive, "CALL_ROWS", call_rows)
+    monkeypatch.setattr(letters, "CALL_ROWS", call_rows)
     command = ["dlq", "redrive", "cg_a", "--max", "2", "--max-replays", "1", "--yes"]
     moved = []
     for _ in range(4):
@@ -226,7 +226,7 @@ def test_a_rate_holds_between_the_calls_too(run: Run, root: Path, monkeypatch: p
         else:
             real_sleep(seconds)
 
-    monkeypatch.setattr(dlq_redrive, "CALL_ROWS", 3)
+    monkeypatch.setattr(letters, "CALL_ROWS", 3)
     monkeypatch.setattr("time.sleep", sleep)
     result = run("dlq", "redrive", "cg_a", "--rate", "2", "--yes", store=root)
     assert _outcomes(result) == {"REDRIVEN": 6}

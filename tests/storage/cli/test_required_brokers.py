@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.queues import START_MS, SentMessage
 from rmq_store.cli import commands
-from rmq_store.cli.cluster.follow import ClusterFollower
+from rmq_store.cli.target.cluster.follow import ClusterFollower
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.cli.target.commands import command_of
 from rmq_store.cli.target.table import COMMANDS

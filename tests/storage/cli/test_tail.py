@@ -16,7 +16,7 @@ from click.testing import Result
 
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.cli.messages import tail as tail_module
-from rmq_store.cli.shared.follow import Follower
+from rmq_store.cli.target.store.follow import Follower
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"

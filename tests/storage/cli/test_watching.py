@@ -20,9 +20,11 @@ import pytest
 from click.testing import Result
 
 from rmq_store import Message, Store, SubscriptionGroup
-from rmq_store.cli.groups import lag as lag_module
 from rmq_store.cli.monitoring import top as top_module
 from rmq_store.cli.shared.formatting import Rates, bytes_text, duration_text, rate_text
+from rmq_store.cli.shared.output import tell
+from rmq_store.cli.target.lag_lines import LagGauge
+from rmq_store.cli.target.store.view import StoreView
 
 from .conftest import mind_ctrl_c
 
@@ -173,10 +175,12 @@ def test_groups_and_lag_show_what_waits_also_of_a_group_that_has_committed_nothi
 
 
 def test_rate_and_eta_come_from_two_looks(store: Store) -> None:
-    gauge = lag_module.LagGauge()
+    gauge = LagGauge()
 
     def look() -> list[tuple[object, ...]]:
-        return [line[2:] for line in lag_module._lines(store, ["cg"], True, gauge)]
+        view = StoreView(store, tell)
+        with view.poll():
+            return [line[2:] for line in view.lags(["cg"], gauge, per_queue=True)]
 
     assert look() == [(0, 3, 5, 2, 0, None, None, 0), (1, 1, 5, 4, 0, None, None, None)]
     store.now[0] += 2000  # type: ignore[attr-defined]
@@ -214,7 +218,7 @@ def test_watching_in_a_pipe_is_a_line_of_json_per_look(store: Store, every: list
 
 
 def test_top_counts_what_comes_in_and_out_between_two_looks(store: Store) -> None:
-    look = top_module._Sampler(store, 1)
+    look = top_module._Sampler(StoreView(store, tell), 1)
     first = look.take()
     assert (first["bytesPerSecond"], first["topics"][0]["inPerSecond"]) == (None, None)
     store.now[0] += 2000  # type: ignore[attr-defined]

@@ -12,16 +12,19 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.dlq.dlq_list import wanted_of
 from rmq_store.cli.shared.completion import DEAD_GROUP
 from rmq_store.cli.shared.message_text import json_row, rows_of
-from rmq_store.cli.shared.output import common_options, open_store, printable, write_json
+from rmq_store.cli.shared.output import printable, tell, write_json
 from rmq_store.cli.shared.parameters import NewFile
 from rmq_store.cli.shared.progress import counting_bar
-from rmq_store.cli.shared.times import parse_time
+from rmq_store.cli.target.command import target_command
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rmq_store.cli.target.view import Target
 
 Write = Callable[["pa.RecordBatch"], None]
 
@@ -30,11 +33,10 @@ Write = Callable[["pa.RecordBatch"], None]
 _FORMULA_BEGINS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
-@click.command(
+@target_command(
     short_help="Write dead letters to a Parquet, JSON Lines or CSV file.",
     epilog="\b\nExample:\n  rmq dlq export cg_orders --to /tmp/dead.parquet --since 1d --store /data/rocketmq/store",
 )
-@common_options
 @click.argument("group", type=DEAD_GROUP)
 @click.option("--to", "path", required=True, metavar="FILE", type=NewFile(),
               help="A new file. Its ending selects the format: .parquet, .jsonl or .csv.")  # fmt: skip
@@ -45,28 +47,31 @@ _FORMULA_BEGINS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @click.option("--raw", is_flag=True, help="CSV: do not escape texts that a spreadsheet would take for a formula.")
 def export(
-    root: Path, as_json: bool, group: str, path: Path, reason: str | None, since: str | None, overwrite: bool, raw: bool
-) -> None:
+    target: Target, as_json: bool, group: str, path: Path, reason: str | None, since: str | None, overwrite: bool,
+    raw: bool,
+) -> None:  # fmt: skip
     """Write the dead letters of a group to a file: the message, the position of its first copy, and the reason of its
     failure.
 
-    Bodies are bytes in Parquet. In JSON Lines and CSV they are text; a body that is not UTF-8 is in bodyHex, in hex
-    digits. `rmq send --jsonl` accepts the lines. In CSV, a text that a spreadsheet would take for a formula (it begins
-    with = + - @, a tab or a line end) gets an apostrophe before it, unless --raw is given. The file appears when it is
-    complete, and only its owner may read it. To keep dead letters beyond retention, and to restore them, see
-    `rmq dlq archive`.
+    [store: Bodies are bytes in Parquet. In JSON Lines and CSV they are text; a body that is not UTF-8 is in bodyHex, in
+    hex digits. `rmq send --jsonl` accepts the lines. In CSV, a text that a spreadsheet would take for a formula (it
+    begins with = + - @, a tab or a line end) gets an apostrophe before it, unless --raw is given.][cluster: The file is
+    that of a store: bodies are bytes in Parquet, and text or bodyHex in JSON Lines and CSV, where --raw leaves formulas
+    as they are. It]
+    [store: The file] appears when it is complete, and only its owner may read it. [store: To keep dead letters beyond
+    retention, and to restore them, see `rmq dlq archive`.][cluster: No file is written if a broker does not answer: one
+    that lacks its dead letters would look complete.]
     """
-    from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
-
-    file = LetterFile(path, raw=raw, overwrite=overwrite)
-    with open_store(root) as store:
-        since_ms = None if since is None else parse_time(since, store.clock())
-        rows = DeadLetterRows(store, group, Wanted(since_ms=since_ms, reason=reason))
-        count = file.write(rows.batches())
+    file = _LetterFile(path, raw=raw, overwrite=overwrite)
+    with target.view(tell) as view:
+        letters = view.dead_letters(group, wanted_of(view.now_ms(), since=since, reason=reason))
+        view.failures.report()
+        count = file.write(letters.batches())
     file.tell(group, count, as_json=as_json)
+    view.failures.report()
 
 
-class LetterFile:
+class _LetterFile:
     """The file of an export.
 
     Raises (when constructed):
@@ -89,13 +94,13 @@ class LetterFile:
         count = size_bytes = 0
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
         try:
-            with self._opened(part, self._raw) as write, counting_bar("export") as tell:
+            with self._opened(part, self._raw) as write, counting_bar("export") as progress:
                 for batch in batches:
                     write(batch)
                     count += batch.num_rows
                     size_bytes += batch.nbytes
-                    if tell is not None:
-                        tell(count, size_bytes)
+                    if progress is not None:
+                        progress(count, size_bytes)
             part.replace(self._path)
         except OSError as error:
             if error.filename != str(part):

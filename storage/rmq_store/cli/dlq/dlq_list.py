@@ -3,57 +3,66 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmq_store.cli.shared.completion import DEAD_GROUP
 from rmq_store.cli.shared.message_text import body_line, body_option, json_row, rows_of
-from rmq_store.cli.shared.name_lookup import known_groups
-from rmq_store.cli.shared.output import common_options, open_store, time_text, wide_option, write_json, write_table
+from rmq_store.cli.shared.output import tell as remark
+from rmq_store.cli.shared.output import time_text, wide_option, write_json, write_table
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
+from rmq_store.cli.target.command import target_command
+from rmq_store.cli.target.rows import queue_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store import Store
-    from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
+    from rmq_store.broker.monitoring.dead_letter_rows import Wanted
+    from rmq_store.cli.target.view import DeadLetters, Progress, Target
 
 TOP_REASONS = 3
 NO_REASON = "(unknown)"
 _REDRIVEN = {True: "yes", False: "no", None: "-"}
 
 
-@click.command(
+@target_command(
     "list",
     short_help="Groups with dead letters: number, times, reasons.",
     epilog="\b\nExample:\n  rmq dlq list --store /data/rocketmq/store",
 )
-@common_options
 @wide_option
 @click.argument("groups", type=DEAD_GROUP, metavar="[GROUP]...", nargs=-1)
-def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
-    """Groups with dead letters: their number, times, reasons and topics.
+def list_(target: Target, as_json: bool, groups: tuple[str, ...]) -> None:
+    """Groups with dead letters[cluster:  at any broker]: their number, times, reasons and topics.
 
-    REDRIVEN counts dead letters that were sent back to the group; they also stay here, and are part of COUNT. ARCHIVED
-    counts those that are also in the directory that dlqArchivePath names. REASONS are the most frequent error classes;
-    (unknown) if the consumer recorded none, as RocketMQ's own do. TOPICS are the original topics.
+    REDRIVEN counts dead letters that were sent back to the group[cluster: , by records at their brokers]; they also
+    stay here, and are part of COUNT. ARCHIVED [store: counts those that are also in the directory that dlqArchivePath
+    names.][cluster: is `-`: brokers have no archive.] REASONS are the most frequent error classes; (unknown) if the
+    consumer recorded none, as RocketMQ's own do. TOPICS are the original topics. [cluster: All dead letters are read.]
     """
-    from rmq_store.format.text.names import DLQ_PREFIX
+    from rmq_store.broker.monitoring.dead_letter_rows import Wanted
 
-    with open_store(root) as store, counting_bar("dlq list") as tell:
-        names = groups or sorted(
-            name.removeprefix(DLQ_PREFIX) for name in store.topics() if name.startswith(DLQ_PREFIX)
-        )
-        found = [_summary(store, name, tell) for name in names]
+    with target.view(remark) as view, counting_bar("dlq list") as tell:
+        names = groups or view.dead_groups()
+        found = [_summary(name, view.dead_letters_if_any(name, Wanted()), tell) for name in names]
     write_groups([entry for entry in found if entry["deadLetters"] or groups], as_json=as_json)
+    view.failures.report()
+
+
+def _summary(group: str, letters: DeadLetters | None, tell: Progress) -> dict[str, Any]:
+    tally = _Tally(tell)
+    if letters is None:
+        return tally.summary(group, 0, 0, None)
+    for batch in letters.batches(_Tally.COLUMNS):
+        tally.add(batch)
+    return tally.summary(group, letters.count(), letters.redriven_count(), letters.archived_count())
 
 
 def write_groups(shown: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print the summaries of groups, as `Tally.summary` gives them."""
+    """Print the summaries of groups, as `_Tally.summary` gives them."""
     if as_json:
         write_json(list(shown))
         return
@@ -68,22 +77,12 @@ def write_groups(shown: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     write_table(columns, rows, flexible=("GROUP", "REASONS", "TOPICS"))
 
 
-def _rows(store: Store, group: str, wanted: Wanted | None = None) -> DeadLetterRows | None:
-    """A group's dead letters; None if none of its messages ever died. UsageError: an unknown group."""
-    from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows
-    from rmq_store.format.text.names import DLQ_PREFIX
-
-    if store.find_topic(DLQ_PREFIX + group) is None and group in known_groups(store):
-        return None
-    return DeadLetterRows(store, group, wanted)
-
-
-class Tally:
+class _Tally:
     """Times, reasons and topics of the dead letters of a group. `tell` gets the rows and bytes that were looked at."""
 
     COLUMNS = ("storeTimestamp", "errorClass", "originTopic")
 
-    def __init__(self, tell: Callable[[int, int], None] | None) -> None:
+    def __init__(self, tell: Progress) -> None:
         self._tell = tell
         self._reasons: Counter[str] = Counter()
         self._topics: Counter[str] = Counter()
@@ -120,36 +119,10 @@ class Tally:
         }
 
 
-def _summary(store: Store, group: str, tell: Callable[[int, int], None] | None) -> dict[str, Any]:
-    rows = _rows(store, group)
-    tally = Tally(tell)
-    if rows is None:
-        return tally.summary(group, 0, 0, None)
-    for batch in rows.batches(Tally.COLUMNS):
-        tally.add(batch)
-    return tally.summary(group, rows.count(), rows.redriven_count(), _archived(store, rows))
-
-
-def _archived(store: Store, rows: DeadLetterRows) -> int | None:
-    """The number of dead letters in the archive of retention; None if there is no archive."""
-    from rmq_store.broker.dlq.archive_files import ArchiveFiles
-
-    path = store.retention.settings().dlq_archive_path
-    if not path:
-        return None
-    ranges = rows.ranges()
-    return sum(
-        max(0, min(file.end, ranges[file.queue_id].max_offset) - max(file.start, ranges[file.queue_id].min_offset))
-        for file in ArchiveFiles(Path(path)).of(rows.group)
-        if file.queue_id in ranges
-    )
-
-
-@click.command(
+@target_command(
     short_help="Dead letters of a group, the newest first.",
     epilog="\b\nExample:\n  rmq dlq show cg_orders --reason ValueError --since 2h --store /data/rocketmq/store",
 )
-@common_options
 @wide_option
 @click.argument("group", type=DEAD_GROUP)
 @click.option(
@@ -160,27 +133,35 @@ def _archived(store: Store, rows: DeadLetterRows) -> int | None:
 )
 @click.option("--since", metavar="TIME", help="Only dead letters of this time or later, or of the last 10m, 2h, 1d.")
 @body_option
-def show(root: Path, as_json: bool, group: str, limit: int, reason: str | None, since: str | None, body: str) -> None:
+def show(
+    target: Target, as_json: bool, group: str, limit: int, reason: str | None, since: str | None, body: str
+) -> None:
     """Dead letters of a group, the newest first: origin, number of tries, time of death, and reason.
 
     ORIGIN is topic, queue and offset of the first copy, as far as it is known. QUEUE and OFFSET are the position in the
-    dead-letter topic. With --json every dead letter is a line, with all columns.
+    dead-letter topic. [cluster: The order is that of store times: brokers have clocks of their own.] With --json every
+    dead letter is a line, with all columns.
     """
     from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
-    from rmq_store.broker.monitoring.dead_letter_rows import Wanted
 
     columns = [name for name in DEAD_LETTER_SCHEMA.names if body != "none" or name != "body"]
-    with open_store(root) as store:
-        since_ms = None if since is None else parse_time(since, store.clock())
-        rows = _rows(store, group, Wanted(since_ms=since_ms, reason=reason))
-        found = [row for batch in rows.newest(limit, columns) for row in rows_of(batch)] if rows else []
-    write_letters(found, body, as_json=as_json)
+    with target.view(remark) as view:
+        letters = view.dead_letters_if_any(group, wanted_of(view.now_ms(), since=since, reason=reason))
+        found = [row for batch in letters.newest(limit, columns) for row in rows_of(batch)] if letters else []
+    _write_letters(found, body, as_json=as_json, names_brokers=view.names_brokers)
+    view.failures.report()
 
 
-def write_letters(
-    found: Sequence[dict[str, Any]], body: str, *, as_json: bool, of_cluster: bool = False
-) -> None:
-    """Print dead letters, rows of DEAD_LETTER_SCHEMA. `of_cluster`: a queue has its broker in front."""
+def wanted_of(now_ms: int, *, since: str | None, reason: str | None, sql: str | None = None) -> Wanted:
+    """The filter of --since, --reason and --filter. Raises UsageError."""
+    from rmq_store.broker.filter.sql92 import compile_selector
+    from rmq_store.broker.monitoring.dead_letter_rows import Wanted
+
+    since_ms = None if since is None else parse_time(since, now_ms)
+    return Wanted(since_ms=since_ms, reason=reason, selector=compile_selector(sql) if sql else None)
+
+
+def _write_letters(found: Sequence[dict[str, Any]], body: str, *, as_json: bool, names_brokers: bool) -> None:
     if as_json:
         for row in found:
             write_json(json_row(row, body), one_line=True)
@@ -188,16 +169,16 @@ def write_letters(
     titles = ["QUEUE", "OFFSET", "DIED", "ORIGIN", "TRIES", "REDRIVEN", "REASON"]
     if body != "none":
         titles.append("BODY")
-    cells = [_cells(row, body, of_cluster=of_cluster) for row in found]
+    cells = [_cells(row, body, names_brokers=names_brokers) for row in found]
     write_table(titles, cells, flexible=("ORIGIN", "REASON"), cut=("BODY",))
 
 
-def _cells(row: dict[str, Any], body: str, *, of_cluster: bool) -> tuple[str | int, ...]:
+def _cells(row: dict[str, Any], body: str, *, names_brokers: bool) -> tuple[str | int, ...]:
     origin = [row["originTopic"], row["originQueueId"], row["originQueueOffset"]]
     reason = ": ".join(text for text in (row["errorClass"], row["errorMessage"]) if text)
+    broker_name = row["brokerName"] if names_brokers else None
     cells = (
-        f"{row['brokerName']}:{row['queueId']}" if of_cluster else row["queueId"], row["queueOffset"],
-        time_text(row["storeTimestamp"]),
+        queue_name(broker_name, row["queueId"]), row["queueOffset"], time_text(row["storeTimestamp"]),
         ":".join(str(part) for part in origin if part is not None) or "-", row["reconsumeTimes"],
         _REDRIVEN[row["redriven"]], reason or NO_REASON,
     )  # fmt: skip

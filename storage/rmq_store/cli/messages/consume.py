@@ -8,79 +8,56 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rmq_store import real_time
 from rmq_store.cli.shared.completion import GROUP, TOPIC
-from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_option, json_row, message_line
-from rmq_store.cli.shared.name_lookup import require_topic
-from rmq_store.cli.shared.output import (
-    common_options,
-    lmq_option,
-    open_store,
-    open_to_write,
-    printable,
-    tell,
-    wide_option,
-    write_json,
-)
+from rmq_store.cli.shared.message_text import body_option, columns_of, json_row, message_line
+from rmq_store.cli.shared.output import lmq_option, printable, tell, wide_option, write_json
 from rmq_store.cli.shared.targets import EARLIEST, LATEST, OFFSET, Start, parse_start
 from rmq_store.cli.shared.times import TIMES
+from rmq_store.cli.target.command import by_target, target_command
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from rmq_store import Store
-    from rmq_store.client import ConsumeConcurrentlyStatus, MessageExt, PushConsumer, PushConsumerConfig
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+    from rmq_store.cli.target.view import Consuming, Target
+    from rmq_store.client import ConsumeConcurrentlyStatus, MessageExt, PushConsumerConfig
 
 # Between two looks for messages.
-POLL_S = 0.1
+_POLL_S: Final = 0.1
 
 
-class Stop(BaseException):
+class _Stop(BaseException):
     """Ends the consumer from inside its listener: the present message is not consumed, and comes again."""
 
 
-_OPTIONS = (
-    click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages."),
-    click.option("--until-empty", is_flag=True, help="Stop when no message is left."),
-    click.option("--tags", metavar="EXPR",
-                 help='Only messages with these tags: "TagA || TagB". Others count as consumed.'),
-    click.option("--from", "start", metavar="WHERE", default="earliest", show_default=True,
-                  help=f"Start of a group without an offset: earliest, latest, or a time: now, {TIMES}."),
-    click.option("--exec", "command", metavar="CMD",
-                  help="Run a command for each message, with the body on standard input. Exit code 0: "
-                       "consumed."),
-    click.option("--peek", is_flag=True, help="Show the messages that would be consumed, and change nothing."),
-    body_option,
-)  # fmt: skip
-
-
-def consume_options(command: Command) -> Command:
-    """Add the options of a consumer; the command gets each under its name."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-@click.command(
+@target_command(
     short_help="Consume messages as a group; --peek only shows them.",
     epilog="\b\nExamples:\n  rmq consume OrderTopic --group cg_orders --max 10 --store /data/rocketmq/store\n"
     "  rmq consume OrderTopic --group cg_orders --until-empty --exec 'python handle.py'",
 )
-@common_options
-@lmq_option
+@by_target(lmq_option)
 @wide_option
 @click.argument("topic", type=TOPIC)
 @click.option("--group", "-g", type=GROUP, required=True, help="The consumer group.")
-@consume_options
+@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
+@click.option("--until-empty", is_flag=True, help="Stop when no message is left.")
+@click.option("--tags", metavar="EXPR",
+              help='Only messages with these tags: "TagA || TagB". Others count as consumed.')  # fmt: skip
+@click.option("--from", "start", metavar="WHERE", default="earliest", show_default=True,
+              help=f"Start of a group without an offset: earliest, latest, or a time: now, {TIMES}.")  # fmt: skip
+@click.option("--exec", "command", metavar="CMD",
+              help="Run a command for each message, with the body on standard input. Exit code 0: "
+                   "consumed.")  # fmt: skip
+@click.option("--peek", is_flag=True, help="Show the messages that would be consumed, and change nothing.")
+@body_option
 def consume(
-    root: Path,
+    target: Target,
     as_json: bool,
     topic: str,
     group: str,
@@ -92,24 +69,30 @@ def consume(
     peek: bool,
     body: str,
 ) -> None:
-    """Consume messages of a topic, and the group's retries, and commit the group's offsets.
+    """Consume messages of a topic, and the group's retries, and commit the group's offsets[cluster: , as a member of
+    the group].
 
     A message is consumed when it was printed, or when the command of --exec ended with 0. Other exit codes send it back
     (RECONSUME_LATER): it comes again after a delay, and after its last retry it is a dead letter. The command runs
     without a shell, and has RMQ_TOPIC, RMQ_MSG_ID, RMQ_TAGS, RMQ_KEYS and RMQ_RECONSUME_TIMES in its environment. Other
-    members of the group share the queues as usual. A stream that reads the topic as the group shares none: then the
-    command is refused, and names the stream (exit code 1). Without --max and --until-empty it runs until Ctrl-C or
-    SIGTERM. Exit code 1 if a message was sent back.
+    members of the group[cluster: , Java's included,] share the queues[store:  as usual]. [store: A stream that reads
+    the topic as the group shares none: then the command is refused, and names the stream (exit code 1). Without --max
+    and --until-empty it][cluster: --until-empty ends when no message has come for two seconds. Without it and --max the
+    command] runs until Ctrl-C or SIGTERM. Exit code 1 if a message was sent back.
+    [cluster: --peek joins no group, and makes none.]
     """
     if peek:
         if command is not None:
             raise UsageError("--peek changes nothing: it does not go with --exec")
-        _peek(root, topic, group, limit, tags, start, as_json, body)
+        with target.view(tell) as view:
+            columns = columns_of(view.line_columns, as_json=as_json, body=body)
+            for row in islice(view.waiting(topic, group, tags, _group_start(start, view.now_ms()), columns), limit):
+                _show_row(row, as_json, body)
         return
-    handler = Handler(limit, command, as_json=as_json, body=body)
-    with open_to_write(root) as store:
-        require_topic(store, topic)
-        handler.run(lambda: _run(store, handler, topic, group, tags, start, until_empty))
+    handler = _Handler(limit, command, as_json=as_json, body=body)
+    with target.consuming(topic) as there:
+        handler.names_brokers = there.names_brokers
+        handler.run(lambda: _run(there, handler, topic, group, tags, start, until_empty))
     handler.tell()
 
 
@@ -123,19 +106,17 @@ def _words(command: str | None) -> list[str]:
     return words
 
 
-class Handler:
+class _Handler:
     """The listener: prints messages or runs the program of --exec, and counts."""
 
-    def __init__(
-        self, limit: int | None, command: str | None, *, as_json: bool, body: str, of_cluster: bool = False
-    ) -> None:
+    def __init__(self, limit: int | None, command: str | None, *, as_json: bool, body: str) -> None:
+        self.names_brokers = False
         self.done_count = self.failed_count = 0
         self._failure: OSError | None = None
         self._limit = limit
         self._words = _words(command)
         self._as_json = as_json
         self._body = body
-        self._of_cluster = of_cluster
 
     def run(self, consume: Callable[[], None]) -> None:
         """Consume until the end, or until a signal, which is the ordinary end: what was printed is committed."""
@@ -163,13 +144,13 @@ class Handler:
         from rmq_store.client import ConsumeConcurrentlyStatus
 
         if self.is_full:
-            raise Stop
+            raise _Stop
         (message,) = messages
         try:
             succeeded = self._handle(message)
         except OSError as error:  # nobody reads what we print any more, or there is no such program
             self._failure = error
-            raise Stop from error
+            raise _Stop from error
         if succeeded:
             self.done_count += 1
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
@@ -179,9 +160,9 @@ class Handler:
     def _handle(self, message: MessageExt) -> bool:
         if not self._words:
             row = _row(message)
-            if self._of_cluster:
+            if self.names_brokers:
                 row["brokerName"] = message.broker_name
-            show_row(row, self._as_json, self._body)
+            _show_row(row, self._as_json, self._body)
             return True
         return _run_command(self._words, message)
 
@@ -200,32 +181,29 @@ def _run_command(words: Sequence[str], message: MessageExt) -> bool:
 
 
 def _run(
-    store: Store, handler: Handler, topic: str, group: str, tags: str | None, start: str, until_empty: bool
+    there: Consuming, handler: _Handler, topic: str, group: str, tags: str | None, start: str, until_empty: bool
 ) -> None:
-    from rmq_store.client import PushConsumer
+    """Consume on this thread, one message after the other."""
+    from rmq_store.client import MessageListenerConcurrently
 
-    with PushConsumer(group, store, consumer_config(start, store.clock())) as consumer:
-        begin(consumer, handler, topic, tags)
+    with there.consumer(group, _consumer_config(start, there.now_ms())) as consumer:
+        consumer.subscribe(topic, tags or "*")
+        consumer.register_message_listener(MessageListenerConcurrently(handler))
+        consumer.start(threads=False)
+        progressed = real_time.monotonic()
         try:
             while not handler.is_full:
-                if not consumer.run_once():
-                    if until_empty:
-                        return
-                    time.sleep(POLL_S)
-        except Stop:
+                if consumer.run_once():
+                    progressed = real_time.monotonic()
+                elif until_empty and there.is_empty(consumer, real_time.monotonic() - progressed):
+                    return
+                else:
+                    time.sleep(_POLL_S)
+        except _Stop:
             return
 
 
-def begin(consumer: PushConsumer, handler: Handler, topic: str, tags: str | None) -> None:
-    """Start a consumer that works on this thread, one message after the other."""
-    from rmq_store.client import MessageListenerConcurrently
-
-    consumer.subscribe(topic, tags or "*")
-    consumer.register_message_listener(MessageListenerConcurrently(handler))
-    consumer.start(threads=False)
-
-
-def consumer_config(start: str, now_ms: int) -> PushConsumerConfig:
+def _consumer_config(start: str, now_ms: int) -> PushConsumerConfig:
     """The settings of a consumer that begins where --from says. Raises UsageError."""
     from rmq_store.client import PushConsumerConfig
 
@@ -233,7 +211,7 @@ def consumer_config(start: str, now_ms: int) -> PushConsumerConfig:
     return PushConsumerConfig(consume_from_where=where, consume_timestamp=timestamp)
 
 
-def parse_group_start(text: str, now_ms: int) -> Start:
+def _group_start(text: str, now_ms: int) -> Start:
     """As `parse_start`, for a group: UsageError for an offset, because each queue has its own."""
     start = parse_start(text, now_ms)
     if start.kind == OFFSET:
@@ -245,7 +223,7 @@ def parse_group_start(text: str, now_ms: int) -> Start:
 def _where(start: str, now_ms: int) -> tuple[Any, str | None]:
     from rmq_store.client import ConsumeFromWhere
 
-    beginning = parse_group_start(start, now_ms)
+    beginning = _group_start(start, now_ms)
     if beginning.kind == EARLIEST:
         return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, None
     if beginning.kind == LATEST:
@@ -264,45 +242,9 @@ def _row(message: MessageExt) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show_row(row: dict[str, Any], as_json: bool, body: str) -> None:
+def _show_row(row: dict[str, Any], as_json: bool, body: str) -> None:
     """Print a message."""
     if as_json:
         write_json(json_row(row, body), one_line=True)
     else:
         click.echo(message_line(row, body))
-
-
-# ---- looking only
-
-
-def _peek(
-    root: Path, topic: str, group: str, limit: int | None, tags: str | None, start: str, as_json: bool, body: str
-) -> None:
-    from rmq_store.format.text.names import retry_topic, validate_group
-
-    validate_group(group)
-    with open_store(root) as store:
-        require_topic(store, topic)
-        topics = [name for name in (retry_topic(group), topic) if store.find_topic(name)]
-        shown = 0
-        for name in topics:
-            for row in _waiting(store, name, group, tags if name == topic else None, start, as_json):
-                show_row(row, as_json, body)
-                shown += 1
-                if shown == limit:
-                    return
-
-
-def _waiting(
-    store: Store, topic: str, group: str, tags: str | None, start: str, as_json: bool
-) -> Iterator[dict[str, Any]]:
-    """The messages that the group has not consumed."""
-    from rmq_store.cli.shared.follow import Follower
-    from rmq_store.format.tables.schema import MESSAGE_SCHEMA
-
-    columns = MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS
-    follower = Follower(store, topic, tags=tags, columns=columns, tell=tell)
-    follower.begin(parse_group_start(start, store.clock()))
-    offsets = store.committed_offsets(group)
-    follower.start_from({queue_id: offset for (name, queue_id), offset in offsets.items() if name == topic})
-    yield from follower.take()

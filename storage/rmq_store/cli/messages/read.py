@@ -3,65 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmq_store.cli.shared.completion import TOPIC
-from rmq_store.cli.shared.message_text import body_line, body_option, columns_of, json_row, rows_of
-from rmq_store.cli.shared.name_lookup import require_queue, require_topic
-from rmq_store.cli.shared.output import (
-    common_options,
-    open_store,
-    printable,
-    queue_text,
-    time_text,
-    wide_option,
-    write_json,
-    write_table,
-)
+from rmq_store.cli.shared.message_text import body_line, body_option, columns_of, json_row
+from rmq_store.cli.shared.output import printable, queue_text, tell, time_text, wide_option, write_json, write_table
 from rmq_store.cli.shared.tables import widths_of
-from rmq_store.cli.shared.targets import EARLIEST, Start, parse_start, start_option
+from rmq_store.cli.shared.targets import EARLIEST, parse_start, start_option
+from rmq_store.cli.target.command import by_target, target_command
 
 if TYPE_CHECKING:
-    from rmq_store import Store
+    from rmq_store.cli.target.view import QueueName, Target
 
 _TITLES = ("QUEUE", "OFFSET", "STORED", "TAGS", "KEYS", "BODY")  # of LINE_COLUMNS
 # Lines whose widths are found together; those that come later keep to them.
 _TOGETHER, _TOGETHER_CHARACTERS = 1000, 1 << 20
 
 
-@click.command(
+@target_command(
     short_help="Print messages of a topic.",
     epilog="\b\nExample:\n  rmq read OrderTopic --queue 0 --from 100 --max 5 --store /data/rocketmq/store",
+    cluster_epilog="\b\nExample:\n  rmq -n ns1:9876 read OrderTopic --queue broker-a:0 --from 100 --max 5",
 )
-@common_options
 @wide_option
 @click.argument("topic", type=TOPIC)
-@click.option(
-    "--queue",
-    "queue_id",
-    type=click.IntRange(min=0),
-    help="Only this queue; by default all queues, one after the other.",
-)
+@by_target(
+    click.option("--queue", type=click.IntRange(min=0),
+                 help="Only this queue; by default all queues, one after the other."),
+    click.option("--queue", metavar="BROKER:ID",
+                 help="Only this queue, as broker-a:0; by default all queues, one after the other. A plain number, if "
+                      "one broker has this queue."),
+)  # fmt: skip
 @start_option
 @click.option(
     "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of messages."
 )
 @body_option
-def read(root: Path, as_json: bool, topic: str, queue_id: int | None, start: str | None, limit: int, body: str) -> None:
-    """Print messages of a topic, each queue in the order of its offsets.
+def read(
+    target: Target, as_json: bool, topic: str, queue: QueueName | None, start: str | None, limit: int, body: str
+) -> None:
+    """Print messages of a topic, each queue in the order of its offsets[cluster: , one queue after the other].
 
-    No message is consumed: no group's offset moves. With --json every message is one line, with all columns of the data
-    source. Bodies are decompressed. In a body that is not UTF-8 the invalid bytes are escaped; use --body hex for the
-    exact bytes.
+    No message is consumed: no group's offset moves[cluster: , and no group is made]. With --json every message is one
+    line, with all columns of the data source. Bodies are decompressed. In a body that is not UTF-8 the invalid bytes
+    are escaped; use --body hex for the exact bytes. [cluster: A slave is read while its master does not answer.]
     """
-    with open_store(root) as store:
-        beginning = parse_start(start or EARLIEST, store.clock())
-        rows = _rows(store, topic, queue_id, beginning, limit, columns_of(as_json=as_json, body=body))
+    with target.view(tell) as view:
+        beginning = parse_start(start or EARLIEST, view.now_ms())
+        rows = view.messages(topic, queue, beginning, limit, columns_of(view.line_columns, as_json=as_json, body=body))
         write_rows(rows, as_json=as_json, body=body)
+    view.failures.report()
 
 
 def write_rows(rows: Iterable[dict[str, Any]], *, as_json: bool, body: str) -> None:
@@ -95,20 +88,3 @@ def _together(lines: Iterable[list[str | int]]) -> Iterator[list[list[str | int]
             part, characters = [], 0
     if part:
         yield part
-
-
-def _rows(
-    store: Store, topic: str, queue_id: int | None, start: Start, limit: int, columns: list[str]
-) -> Iterator[dict[str, Any]]:
-    """The wanted messages, as `rows_of` gives them."""
-    ranges = store.queue_ranges(require_topic(store, topic))
-    if queue_id is not None:
-        require_queue(store, topic, queue_id)
-    for queue, present in sorted(ranges.items()) if queue_id is None else [(queue_id, ranges[queue_id])]:
-        if queue_id is not None:  # of several queues: what each of them has from there on
-            start.require_in(present, queue, topic)
-        first = start.first_offset(present, partial(store.offset_by_time, topic, queue))
-        last = min(first + limit, present.max_offset)
-        for batch in store.read(topic, queue, first, last, columns=columns) if first < last else ():
-            yield from rows_of(batch)
-            limit -= batch.num_rows

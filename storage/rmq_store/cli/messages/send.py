@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rmq_store.cli.shared.completion import TOPIC
-from rmq_store.cli.shared.output import common_options, printable, write_json, write_table
+from rmq_store.cli.shared.output import printable, write_json, write_table
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
+from rmq_store.cli.target.command import by_target, target_command
+from rmq_store.cli.target.rows import SentRow, queue_json, queue_name
 from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store import Message, SendResult
+    from rmq_store import Message
+    from rmq_store.cli.target.view import QueueName, Target
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -47,44 +49,44 @@ def message_options(command: Command) -> Command:
     return command
 
 
-@click.command(
-    short_help="Store one message, or one per line of a file.",
+@target_command(
+    short_help="[store: Store][cluster: Send] one message, or one per line of a file.",
     epilog="\b\nExamples:\n  rmq send OrderTopic --body 'two teas' --tags TagA --keys ORD-1 --store /data/store\n"
     "  rmq tail OrderTopic -n 100 --json | rmq send Copies --jsonl - --store /data/other",
+    cluster_epilog="\b\nExamples:\n  rmq -n ns1:9876 send OrderTopic --body 'two teas' --tags TagA --keys ORD-1\n"
+    "  rmq tail OrderTopic -n 100 --json --store /data/store | rmq -n ns1:9876 send Copies --jsonl -",
 )
-@common_options
 @click.argument("topic", type=TOPIC)
 @click.argument("source", metavar="[FILE]", required=False, type=click.File("rb"))
 @message_options
-@click.option("--queue", "queue_id", type=click.IntRange(min=0), metavar="ID", help="Append to this queue.")
+@by_target(
+    click.option("--queue", type=click.IntRange(min=0), metavar="ID", help="Append to this queue."),
+    click.option("--queue", metavar="BROKER:ID", help="Send to this queue, as broker-a:0."),
+)
 def send(
-    root: Path,
-    as_json: bool,
-    topic: str,
-    source: IO[bytes] | None,
-    queue_id: int | None,
-    lines: IO[bytes] | None,
-    jsonl: IO[bytes] | None,
-    **given: Any,
-) -> None:
-    """Store one message and print its id and position, or many messages and print their number.
+    target: Target, as_json: bool, topic: str, source: IO[bytes] | None, queue: QueueName | None,
+    lines: IO[bytes] | None, jsonl: IO[bytes] | None, **given: Any,
+) -> None:  # fmt: skip
+    """[store: Store][cluster: Send] one message and print its id and position, or many messages and print their number.
 
     FILE holds the body of one message; `-` as FILE is standard input, in all options. With --lines and --jsonl the
-    options are defaults for every message. Messages become visible some thousands at a time; if a line is wrong, the
-    messages of the lines before it are stored. A missing topic is made (autoCreateTopicEnable). The store is opened for
-    writing: no RocketMQ broker may run on it. Exit code 1 also if a message was stored but not flushed in time
-    (SYNC_FLUSH).
+    options are defaults for every message. [store: Messages become visible some thousands at a time][cluster: Some
+    thousands are sent at a time]; if a line is wrong, the messages of the lines before it are stored. A missing topic
+    is made [store: (autoCreateTopicEnable). The store is opened for writing: no RocketMQ broker may run on it. Exit
+    code 1 also if a message was stored but not flushed in time (SYNC_FLUSH).][cluster: by its first message, if brokers
+    allow that (autoCreateTopicEnable); with --lines and --jsonl it must be there. Sends whose answer is lost are
+    repeated, so a message may be stored twice. Exit code 1 also if a broker has stored a message, but neither on disk
+    nor at a slave in time.]
     """
-    from rmq_store import Store
-
     one_source(source, lines, jsonl, given)
-    with Store.open(root) as store:
-        limit, now_ms = store.config.max_message_size, store.clock()
-        template = template_of(topic, source, lines, jsonl, given, limit=limit, now_ms=now_ms, queue_id=queue_id)
+    with target.sender() as sender:
+        limit, now_ms = sender.message_bytes_max, sender.now_ms()
+        template = template_of(topic, source, lines, jsonl, given, limit=limit, now_ms=now_ms)
         if lines is not None or jsonl is not None:
-            send_lines(lines, jsonl, template, lambda rows: store.append(rows, template.topic), as_json=as_json)
+            template, append = sender.appender(template, queue)
+            send_lines(lines, jsonl, template, append, as_json=as_json)
         else:
-            write_result(store.send(template), as_json=as_json)
+            _write_result(sender.send(template, queue), as_json=as_json)
 
 
 def one_source(
@@ -99,7 +101,7 @@ def one_source(
 
 def template_of(
     topic: str, source: IO[bytes] | None, lines: IO[bytes] | None, jsonl: IO[bytes] | None, given: Mapping[str, Any],
-    *, limit: int, now_ms: int, queue_id: int | None = None,
+    *, limit: int, now_ms: int,
 ) -> Message:  # fmt: skip
     """The message, or the defaults of all messages, of `message_options`. `limit`: the largest body. UsageError."""
     from rmq_store import Message
@@ -113,28 +115,23 @@ def template_of(
         tags=given["tags"],
         keys=given["keys"],
         properties=dict(_pair(text) for text in given["properties"]),
-        queue_id=queue_id,
         sharding_key=given["sharding_key"],
         delay_level=given["delay_level"] or 0,
         deliver_timestamp_ms=None if deliver_at is None else parse_time(deliver_at, now_ms, ahead=True),
     )
 
 
-def write_result(result: SendResult, *, as_json: bool, of_cluster: bool = False) -> None:
-    """Print where a message is, with the broker's name in a cluster. Exit code 1 if it is stored, but not as safely as
-    it should be.
-    """
+def _write_result(sent: SentRow, *, as_json: bool) -> None:
+    """Print where a message is. Exit code 1 if it is stored, but not as safely as it should be."""
     if as_json:
         write_json({
-            "topic": result.topic, **({"brokerName": result.broker_name} if of_cluster else {}),
-            "queueId": result.queue_id, "queueOffset": result.queue_offset,
-            "msgId": result.msg_id, "offsetMsgId": result.offset_msg_id, "status": result.status.value,
+            "topic": sent.topic, **queue_json(sent.broker_name, sent.queue_id), "queueOffset": sent.queue_offset,
+            "msgId": sent.msg_id, "offsetMsgId": sent.offset_msg_id, "status": sent.status,
         })  # fmt: skip
     else:
-        queue = f"{result.broker_name}:{result.queue_id}" if of_cluster else result.queue_id
-        row = (result.msg_id, queue, result.queue_offset, result.status.value)
+        row = (sent.msg_id, queue_name(sent.broker_name, sent.queue_id), sent.queue_offset, sent.status)
         write_table(("MSGID", "QUEUE", "OFFSET", "STATUS"), [row])
-    if result.status.value != "SEND_OK":
+    if sent.status != "SEND_OK":
         raise click.exceptions.Exit(1)
 
 

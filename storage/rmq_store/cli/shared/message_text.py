@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -34,12 +34,11 @@ def body_option(command: Command) -> Command:
     )(command)
 
 
-def columns_of(*, as_json: bool, body: str, of_cluster: bool = False) -> list[str]:
-    """The columns to read for the output; for lines of a cluster brokerName, too."""
+def columns_of(lines: Sequence[str], *, as_json: bool, body: str) -> list[str]:
+    """The columns to read for the output: `lines` for `message_line`, or all for JSON."""
     from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 
-    names = MESSAGE_SCHEMA.names if as_json else [*LINE_COLUMNS, *(["brokerName"] if of_cluster else [])]
-    return [name for name in names if body != "none" or name != "body"]
+    return [name for name in (MESSAGE_SCHEMA.names if as_json else lines) if body != "none" or name != "body"]
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

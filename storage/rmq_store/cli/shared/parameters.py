@@ -169,7 +169,11 @@ def missing_store() -> click.UsageError:
 
 
 def named_store(context: click.Context) -> Path | str | None:
-    """The store that the command line or the environment names, as far as it was parsed."""
+    """The store that the command line or the environment names, as far as it was parsed; None for a command over a
+    cluster.
+    """
+    if not any(param.name in STORE_PARAMETERS for param in context.command.params):
+        return None
     named = [context.params.get(name) for name in (_OPTION, "root", _ARGUMENT)]
     if any(param.name == _ARGUMENT for param in context.command.params):
         # click gives no argument its value if an option behind it has none yet.

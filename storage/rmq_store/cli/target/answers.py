@@ -1,15 +1,10 @@
-"""Questions to several brokers, asked once or in polls. Stderr names those that did not answer, and the exit code is 1
-then.
-"""
+"""Questions to several brokers at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-import click
-
-from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.cli.target.failure_report import FailureReport
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -53,38 +48,3 @@ class Answers(FailureReport[str]):
             registered = []
         for broker in sorted(silent.difference(registered)):
             self.failed(broker, RemotingConnectError("no name server knows it any more"))
-
-
-class Polls:
-    """The polls of one command, each with answers of its own. Stderr names a broker when it stops answering, and when
-    it answers again.
-    """
-
-    def __init__(self, cluster: Cluster, target: ClusterTarget) -> None:
-        self._cluster = cluster
-        self._target = target
-        self._answers = Answers(cluster)
-        self._known: set[str] = set()
-        self._silent: set[str] = set()
-
-    def begin(self) -> Answers:
-        """Answers of a new poll: none has come, and no broker is missing."""
-        self._answers = Answers(self._cluster)
-        return self._answers
-
-    def finish(self) -> None:
-        """Write to stderr for which brokers this poll differs from the one before.
-
-        Raises (RemotingError, MQBrokerError): brokers were asked, and none has answered; BrokerAwayError: a required
-        one has not.
-        """
-        self._answers.miss_those_that_left(self._known)
-        self._known |= self._answers.answered
-        self._target.require_answers(self._answers.missing)
-        self._answers.require_any()
-        self._silent = self._answers.report_changes(self._silent)
-
-    def end(self) -> None:
-        """End with exit code 1 if brokers are missing in the last poll."""
-        if self._silent:
-            raise click.exceptions.Exit(1)

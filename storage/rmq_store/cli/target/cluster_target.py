@@ -19,7 +19,9 @@ from rmq_store.late.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, parse_address_map
 
 if TYPE_CHECKING:
-    from rmq_store.cli.cluster.view import ClusterView
+    from rmq_store.cli.target.cluster.clients import ClusterConsuming, ClusterSender
+    from rmq_store.cli.target.cluster.redrive import ClusterRedrive
+    from rmq_store.cli.target.cluster.view import ClusterView
     from rmq_store.cli.target.view import Tell
     from rmq_store.remoting.cluster.cluster import Cluster
     from rmq_store.remoting.cluster.pull_request import PullFilter
@@ -65,10 +67,36 @@ class ClusterTarget:
     @contextlib.contextmanager
     def view(self, tell: Tell) -> Iterator[ClusterView]:
         """As `Target`."""
-        from rmq_store.cli.cluster.view import ClusterView
+        from rmq_store.cli.target.cluster.view import ClusterView
 
         with self.open() as cluster:
             yield ClusterView(cluster, self, tell)
+
+    @contextlib.contextmanager
+    def sender(self) -> Iterator[ClusterSender]:
+        """As `Target`."""
+        from rmq_store.cli.target.cluster.clients import ClusterSender
+
+        with self.open() as cluster:
+            yield ClusterSender(cluster)
+
+    @contextlib.contextmanager
+    def consuming(self, topic: str) -> Iterator[ClusterConsuming]:
+        """As `Target`."""
+        from rmq_store.cli.target.cluster.clients import ClusterConsuming
+        from rmq_store.cli.target.cluster.queues import require_topic
+
+        with self.open() as cluster:
+            require_topic(cluster, topic)
+            yield ClusterConsuming(cluster)
+
+    @contextlib.contextmanager
+    def redrive(self, group: str, **goals: Any) -> Iterator[ClusterRedrive]:
+        """As `Target`."""
+        from rmq_store.cli.target.cluster.redrive import ClusterRedrive
+
+        with self.open() as cluster:
+            yield ClusterRedrive(cluster, self, group, goals)
 
     def require_answers(self, missing: Mapping[str, StoreError]) -> None:
         """Raise BrokerAwayError if a required broker is among those that have not answered, with the error of each."""

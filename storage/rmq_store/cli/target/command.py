@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -24,6 +24,13 @@ from rmq_store.cli.shared.output import common_options
 from rmq_store.cli.shared.parameters import STORE_PARAMETERS
 from rmq_store.cli.target.cluster_target import ClusterCommand, cluster_options
 from rmq_store.cli.target.store_target import StoreTarget
+
+if TYPE_CHECKING:
+    from rmq_store.cli.target.cluster_target import ClusterTarget
+    from rmq_store.cli.target.view import Target
+
+    # The type checker compares them with the protocol here.
+    _TARGETS: tuple[type[Target], ...] = (StoreTarget, ClusterTarget)
 
 Declared = TypeVar("Declared", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -107,9 +114,11 @@ def text_for(side: Side, text: str) -> str:
     """A text without what it says of the other side: each `[store: ...]` and `[cluster: ...]` is there or not."""
     if _OF_ONE_SIDE.search(text) is None:
         return text
-    chosen = _OF_ONE_SIDE.sub(lambda found: found[2] if found[1] == side else "", text)
-    paragraphs = re.split(r"\n\s*\n", chosen)
-    return "\n\n".join(one if "\b" in one else " ".join(one.split()) for one in paragraphs)
+    paragraphs = (
+        _OF_ONE_SIDE.sub(lambda found: found[2] if found[1] == side else "", one)
+        for one in re.split(r"\n\s*\n", text)
+    )
+    return "\n\n".join(one if "\b" in one else " ".join(one.split()) for one in paragraphs if one.strip())
 
 
 def examples_over_cluster(epilog: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import click
 
-from rmq_store.cli.shared.output import printable
+from rmq_store.cli.shared.output import tell
 from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import StoreError
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
@@ -91,16 +91,18 @@ class FailureReport(Generic[Asked]):
             raise click.exceptions.Exit(1)
 
     def report_changes(self, before: Set[Asked]) -> set[Asked]:
-        """Write to stderr which brokers have failed that are not in `before`, and which of `before` have not failed.
-        Returns those that have failed.
-        """
+        """Write the lines of `changes` to stderr. Returns those that have failed."""
+        for line in self.changes(before):
+            tell(line)
+        return set(self.missing)
+
+    def changes(self, before: Set[Asked]) -> Iterator[str]:
+        """A line for each broker that has failed and is not in `before`, and each of `before` that has not failed."""
         for asked, text in self._lines():
             if asked not in before:
-                click.echo(f"rmq: {printable(text)}", err=True)
-        failed = set(self.missing)
-        for asked in sorted(before - failed):
-            click.echo(f"rmq: {printable(self._name(asked))} answers again", err=True)
-        return failed
+                yield text
+        for asked in sorted(before - self.missing.keys()):
+            yield f"{self._name(asked)} answers again"
 
     def _name(self, asked: Asked) -> str:
         return f"broker {asked}"

@@ -69,48 +69,40 @@ _TRANSACTIONS: Final = (
 
 COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "topics": differs(_BROKERS),
-    "top": differs("Figures of all brokers; no figures of disks", home="cluster.top:top"),
-    "read": differs(f"{_BROKERS}; each queue in its order, one broker after the other", home="cluster.read:read"),
+    "top": differs("Figures of all brokers; no figures of disks"),
+    "read": differs(f"{_BROKERS}; each queue in its order, one broker after the other"),
     "trace": differs(
         "A history for each broker that has copies; --uniq-key needs -t, rollbacks are not looked for, no --archive",
         home="cluster_care.trace:trace",
     ),
-    "tail": differs(f"{_BROKERS}; {_ORDER}. -n with an address is the cluster", home="cluster.tail:tail"),
+    "tail": differs(f"{_BROKERS}; {_ORDER}. -n with an address is the cluster"),
     "send": differs(
         f"{_BROKERS}; an empty body is refused, and a send whose answer is lost is repeated: at least once",
-        home="cluster.send:send",
     ),
     "consume": differs(
-        f"{_BROKERS}; --until-empty waits two seconds for more messages", home="cluster.consume:consume"
-    ),
-    "groups": differs(f"{_BROKERS}; {_WAITING}; filters are not shown", home="cluster.groups:groups"),
-    "lag": differs(f"{_BROKERS}; {_WAITING}; of a queue with a lag one message is read", home="cluster.lag:lag"),
+        f"{_BROKERS}; --until-empty waits two seconds for more messages"),
+    "groups": differs(f"{_BROKERS}; {_WAITING}; filters are not shown"),
+    "lag": differs(f"{_BROKERS}; {_WAITING}; of a queue with a lag one message is read"),
     "delayed": refused("A broker does not hand out its timers and half messages"),
     "transactions list": refused(_TRANSACTIONS),
     "transactions explain": refused(_TRANSACTIONS),
     "transactions resume": refused(_TRANSACTIONS),
     "offsets show": differs(
-        f"{_BROKERS}; brokers of 4.x show 0 for a queue without an offset", home="cluster.offsets:show",
-    ),
+        f"{_BROKERS}; brokers of 4.x show 0 for a queue without an offset"),
     "offsets export": differs(
-        f"{_BROKERS}; nothing is printed if a broker does not answer", home="cluster.offsets:export",
-    ),
-    "offsets reset": differs(f"{_BROKERS}; {_RESET}", home="cluster.offsets:reset"),
+        f"{_BROKERS}; nothing is printed if a broker does not answer"),
+    "offsets reset": differs(f"{_BROKERS}; {_RESET}"),
     "checkpoint show": same(_NO_TARGET),
     "checkpoint diff": refused("Not over a cluster yet; compare `rmq checkpoint show` with `rmq topics --queues`"),
     "checkpoint rewind": refused("Not over a cluster yet; start a new checkpoint with `startingOffsets`"),
     # -- dead letters
     "dlq list": differs("ARCHIVED is `-`, because brokers have no archive; `redriven` is "
-                        "known by records at the brokers of the dead letters",
-                        home="cluster_dlq.commands:list_"),
-    "dlq show": differs(f"{_BROKERS}; {_ORDER}",
-    home="cluster_dlq.commands:show"),
+                        "known by records at the brokers of the dead letters"),
+    "dlq show": differs(f"{_BROKERS}; {_ORDER}"),
     "dlq redrive": differs("Effectively once, by records in the topic PYRMQ_REDRIVEN; "
-                           "refused if a broker of the dead letters does not answer",
-                           home="cluster_dlq.redrive:redrive"),
+                           "refused if a broker of the dead letters does not answer"),
     "dlq export": differs("No file is written if a broker of the dead letters does not "
-                          "answer",
-                          home="cluster_dlq.commands:export"),
+                          "answer"),
     "dlq archive": refused("An archive names its files by queue and offsets, which several brokers have alike; `rmq "
                            "dlq export` writes dead letters to a file"),
     "dlq restore": refused("It appends records to a store, with marks beside them, which brokers do not have; `rmq "

@@ -7,8 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from rmq_store.cli.cluster.queues import topic_ends
 from rmq_store.cli.target.answers import Answers
+from rmq_store.cli.target.cluster.queues import topic_ends
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import UsageError, did_you_mean
 from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group

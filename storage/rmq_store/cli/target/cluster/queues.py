@@ -40,15 +40,16 @@ def require_topic(cluster: Cluster, topic: str) -> TopicRoute:
     return route
 
 
-def named_queues(route: TopicRoute, text: str | None) -> list[MessageQueue]:
-    """The queues that a text names: `broker-a:0`, or a plain number if just one broker has this queue; None: all.
+def named_queues(route: TopicRoute, name: int | str | None) -> list[MessageQueue]:
+    """The queues that a name means: `broker-a:0`, or a plain number if just one broker has this queue; None: all.
 
     Raises:
         UsageError: no queue, or several, have this name.
     """
     queues = route.read_queues()
-    if text is None:
+    if name is None:
         return queues
+    text = str(name)
     broker, _, number = text.rpartition(":")
     found = [queue for queue in queues if number == str(queue.queue_id) and (not broker or broker == queue.broker_name)]
     if len(found) > 1:

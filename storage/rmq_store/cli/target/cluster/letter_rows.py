@@ -14,9 +14,9 @@ import pyarrow as pa
 from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.broker.monitoring.dead_letter_rows import Wanted, chosen_rows, columns_to_read
-from rmq_store.cli.cluster.progress import known_groups
-from rmq_store.cli.cluster.queues import topic_ends
 from rmq_store.cli.target.answers import Answers
+from rmq_store.cli.target.cluster.progress import known_groups
+from rmq_store.cli.target.cluster.queues import topic_ends
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.errors import OffsetOutOfRangeError, UsageError, did_you_mean
@@ -82,6 +82,10 @@ class ClusterLetterRows:
                 return None
             found += ranges.count_in(*limits)
         return found
+
+    def archived_count(self) -> int | None:
+        """None: brokers have no archive."""
+        return None
 
     def batches(self, columns: Sequence[str] = tuple(DEAD_LETTER_SCHEMA.names)) -> Iterator[pa.RecordBatch]:
         """Yield the selected dead letters, in the order of the queues; DEAD_LETTER_SCHEMA restricted to `columns`.

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.shared.message_text import rows_of
+from rmq_store.cli.target.failure_report import FailureReport
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ _STEP_BYTES = 1 << 20
 
 
 class Follower:
-    """Reads one topic of an open store, all queues or one. `tell` gets a line for every range that is gone.
+    """Reads one topic of an open store, all queues or one (`Following`). `tell` gets a line for every range that is
+    gone.
 
     Raises (when constructed):
         UsageError: no such topic or queue, an invalid expression.
@@ -56,6 +58,7 @@ class Follower:
         self._tell = tell
         self._next: dict[int, int] = {}
         self._seen_end = -1
+        self.failures = FailureReport[str]()
         count = store.topic(topic).read_queue_nums
         if queue_id is not None and not 0 <= queue_id < count:
             raise UsageError(f"topic {topic} has no queue {queue_id}; it has {count} queues")

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from rmq_store.broker.filter.sql92 import Selector, compile_selector
 from rmq_store.broker.filter.tags import TagFilter
-from rmq_store.cli.cluster.queues import rows_between, shown, topic_ends
 from rmq_store.cli.shared.targets import LATEST, OFFSET, TIME, Start
 from rmq_store.cli.target.answers import Answers
+from rmq_store.cli.target.cluster.queues import rows_between, shown, topic_ends
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.protocol.messages import MessageQueue
@@ -29,8 +29,8 @@ _ROWS_TOGETHER: Final = 1 << 15
 
 
 class ClusterFollower:
-    """Reads queues of one topic; with `takes_new_queues` also those that turn up later. `tell` gets a line for every
-    range that is gone, and for brokers that do not answer.
+    """Reads queues of one topic (`Following`); with `takes_new_queues` also those that turn up later. `tell` gets a
+    line for every range that is gone, and for brokers that do not answer.
 
     Raises (when constructed):
         UsageError: an invalid expression.
@@ -47,12 +47,14 @@ class ClusterFollower:
         columns: Sequence[str],
         tell: Callable[[str], None],
         takes_new_queues: bool = False,
+        is_one_queue: bool = False,
     ) -> None:
         TagFilter.parse(tags)  # a mistake is told at once, not at the first message
         self._cluster = cluster
         self._target = target
         self._queues = queues
         self._takes_new_queues = takes_new_queues
+        self._is_one_queue = is_one_queue
         self._tags = tags
         self._selector: Selector | None = compile_selector(sql) if sql else None
         self._columns = tuple(dict.fromkeys([*columns, "queueId", "queueOffset", "storeTimestamp", "brokerName"]))
@@ -60,13 +62,13 @@ class ClusterFollower:
         self._next: dict[MessageQueue, int] = {}
         self._beginnings: Callable[[Mapping[MessageQueue, QueueRange]], Mapping[MessageQueue, int]] = _first_offsets
         self._step_rows = max(min(_STEP_ROWS, _ROWS_TOGETHER // max(len(queues), 1)), 1)
-        self.answers = Answers(cluster)
+        self.failures = Answers(cluster)
         self._silent: set[str] = set()
 
     # -- where to begin: at the first message, unless one of these is called. A queue whose broker does not answer yet
     # -- begins by the same choice when it does.
 
-    def begin(self, start: Start, *, is_one_queue: bool = False) -> None:
+    def begin(self, start: Start) -> None:
         """Begin where --from says. OffsetOutOfRangeError: an offset that the one wanted queue does not have."""
         if start.kind == LATEST:
             self.start_last(0)
@@ -76,7 +78,7 @@ class ClusterFollower:
             self._beginnings = lambda unseen: {
                 queue: start.first_offset(present, _no_time) for queue, present in unseen.items()
             }
-        if is_one_queue and start.kind == OFFSET:
+        if self._is_one_queue and start.kind == OFFSET:
             for queue, present in self.ranges().items():
                 start.require_in(present, shown(queue), queue.topic)
 
@@ -144,12 +146,10 @@ class ClusterFollower:
         found = topic_ends(self._cluster, answers, [topic] if topic else [])
         answers.miss_those_that_left({queue.broker_name for queue in self._queues})
         self._target.require_answers(answers.missing)
-        for broker in sorted(answers.missing.keys() - self._silent):
-            self._tell(f"without broker {broker}: {answers.missing[broker]}")
-        for broker in sorted(self._silent - answers.missing.keys()):
-            self._tell(f"broker {broker} answers again")
+        for line in answers.changes(self._silent):
+            self._tell(line)
         self._silent = set(answers.missing)
-        self.answers = answers
+        self.failures = answers
         wanted = set(self._queues)
         return {queue: present for queue, present in found.items() if queue in wanted}
 

@@ -1,1 +1,0 @@
-"""`rmq dlq` over a cluster: dead letters listed, exported, redriven."""

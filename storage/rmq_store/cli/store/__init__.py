@@ -1,1 +1,0 @@
-"""What commands find in a store."""

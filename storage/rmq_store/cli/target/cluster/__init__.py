@@ -1,0 +1,1 @@
+"""A cluster answers the questions of the commands."""

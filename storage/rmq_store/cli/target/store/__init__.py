@@ -1,0 +1,1 @@
+"""A store answers the questions of the commands."""
