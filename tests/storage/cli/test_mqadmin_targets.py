@@ -50,6 +50,14 @@ def test_both_targets_have_the_same_options(command: click.Command) -> None:
     assert [name for name in of_cluster if name not in OF_CLUSTER] == [*of_store, "as_json"]
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command.name))
+def test_the_help_of_a_target_speaks_of_this_target(command: click.Command) -> None:
+    assert isinstance(command, TargetCommand)
+    for one in (command, command.over_cluster()):
+        assert "[store:" not in f"{one.help} {one.short_help}"
+        assert "[cluster:" not in f"{one.help} {one.short_help}"
+
+
 @pytest.mark.parametrize(
     ("store", "clusters", "more"),
     [

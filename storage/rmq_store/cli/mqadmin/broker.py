@@ -51,9 +51,9 @@ def broker_status(target: Target, as_json: bool, **chosen: str | None) -> None:
 @choosing("bc")
 def get_broker_config(target: Target, as_json: bool, **chosen: str | None) -> None:
     """Settings of [store: the store, under their names in broker.conf.][cluster: one broker (-b), or of every master of
-    a cluster and its slaves, under their names in broker.conf.
+    a cluster and its slaves, under their names in broker.conf.]
 
-    Passwords, keys and other credentials are shown as ***.]
+    [cluster: Passwords, keys and other credentials are shown as ***.]
     """
     with brokers_of(target, chosen) as brokers:
         write_settings(brokers.settings(), as_json=as_json)
@@ -116,10 +116,10 @@ def cluster_list(
 ) -> None:
     """[store: Show the store as a cluster of one broker. #Hour is the age of its oldest message, #SPACE the disk
     usage.][cluster: Every process of a cluster: version, rates, the age of its oldest message (#Hour), and disk usage
-    (#SPACE).
+    (#SPACE).]
 
-    A process that does not answer has no line; stderr names it, and the exit code is 1. With -i stderr names it when it
-    stops answering, and when it answers again.]
+    [cluster: A process that does not answer has no line; stderr names it, and the exit code is 1. With -i stderr names
+    it when it stops answering, and when it answers again.]
     """
     with brokers_of(target, chosen) as brokers, contextlib.suppress(KeyboardInterrupt):
         while True:

@@ -111,10 +111,10 @@ def clone_group_offset(
     target: Target, as_json: bool, source: str, target_group: str, topic: str, dry_run: bool, yes: bool
 ) -> None:
     """Set a group's offsets on a topic to those of another group.[cluster:  The group that gets them must have no
-    members: they would write their own offsets again.
+    members: they would write their own offsets again.]
 
-    A broker that has a reset for the group which is not delivered yet keeps that one: stderr says so, and the exit code
-    is 1. Brokers of 4.x do not tell offset 0 from no offset: stderr names queues that are left out for it.]
+    [cluster: A broker that has a reset for the group which is not delivered yet keeps that one: stderr says so, and the
+    exit code is 1. Brokers of 4.x do not tell offset 0 from no offset: stderr names queues that are left out for it.]
     """
     with offsets_of(target) as offsets:
         plan = offsets.clone(source, target_group, topic)

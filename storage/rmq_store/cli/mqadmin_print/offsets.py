@@ -11,7 +11,7 @@ _LINE = "%-20s  %-20s  %-20s  %-20s  %-20s  %-20s"
 
 
 class ResetTo(NamedTuple):
-    """Where a group goes: to the first message of `time_ms` or later, -1: behind the newest one; or to `offset` of
+    """The target of a reset: the first message of `time_ms` or later, -1: behind the newest one; or `offset` of
     `queue`. Without `force` an offset never goes forward.
     """
 

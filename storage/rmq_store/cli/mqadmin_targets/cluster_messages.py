@@ -113,7 +113,7 @@ class ClusterMessages:
         return found
 
     def track(self, message: StoredMessage) -> Sequence[MessageTrack]:
-        """What the groups of its topic have done with a message that was found here."""
+        """The tracks of a message that was found here, one for each group of its topic."""
         return self._tracker.track(message)
 
     def queues(self, topic: str, broker: str | None = None, queue_id: int | None = None) -> list[MessageQueue]:

@@ -66,7 +66,7 @@ class ClusterReset:
 
     @property
     def remarks(self) -> list[str]:
-        """How each broker has set the offsets, and the queues that one has not set."""
+        """The way of each broker to set the offsets, and the queues that one has not set."""
         lines = [f"{name}: {done.way}" for name, done in sorted(self._done.items())]
         for name, done in sorted(self._done.items()):
             if done.left_out:

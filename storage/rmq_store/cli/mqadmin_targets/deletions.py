@@ -40,7 +40,7 @@ class StoreDeletion:
 
     @property
     def announcement(self) -> list[str]:
-        """What goes, and what stays."""
+        """Lines about all that goes, and all that stays."""
         found = [f"delete the settings of topic {topic}" for topic in self.deletion.topics]
         found += [f"delete the settings of group {group}" for group in self.deletion.groups]
         for group, topics in self.deletion.offsets:
@@ -57,13 +57,13 @@ class StoreDeletion:
         return not self.deletion
 
     def carry_out(self) -> None:
-        """Delete. What is deleted is on disk on return."""
+        """Delete; on return the deletion is on disk."""
         self.deletion, line = self.delete()
         self.lines = [line]
         self.is_done = True
 
     def as_json(self) -> dict[str, Any]:
-        """What is deleted, or would be."""
+        """The names that are deleted, or would be."""
         return {
             "deleted": self.is_done,
             "topics": list(self.deletion.topics),
@@ -113,7 +113,7 @@ class ClusterDeletion:
 
     @property
     def lines(self) -> list[str]:
-        """What is printed then."""
+        """The lines to print then."""
         lines = [self.line_of(process) for process in self._done] if self.line_of is not None else []
         return lines if self.scope.report.failures else [*lines, *self.last_lines]
 

@@ -1,4 +1,4 @@
-"""What a store has in place of the name, the cluster and the address of a broker."""
+"""The facts of a store that stand for the cluster, the address and the version of a broker."""
 
 from __future__ import annotations
 
