@@ -34,11 +34,13 @@ class SameCluster:
 @dataclass(frozen=True, slots=True)
 class ClusterLocation:
     """The cluster that options name. All tasks of a process share its connections. `sql92` is a condition that brokers
-    may evaluate. A query's losses are in its log only: there is no directory for a report.
+    may evaluate. With `goes_on` plans go on without brokers that are away (`ClusterReader`). A query's losses are in
+    its log only: there is no directory for a report.
     """
 
     options: ClusterOptions
     sql92: str | None = None
+    goes_on: bool = False
     index_is_exact: ClassVar[bool] = False
     queues_turn_up_late: ClassVar[bool] = True
 
@@ -62,8 +64,9 @@ class ClusterLocation:
         options = self.options
         cluster = take(options)
         return ClusterReader(
-            cluster, pull_group=options.pull_group, sql92=self.sql92, on_close=lambda: give_back(options)
-        )
+            cluster, pull_group=options.pull_group, sql92=self.sql92, goes_on=self.goes_on,
+            on_close=lambda: give_back(options),
+        )  # fmt: skip
 
     def open_to_commit(self, group: str) -> ClusterReader:
         """As `StoreLocation.open_to_commit`."""

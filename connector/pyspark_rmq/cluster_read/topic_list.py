@@ -1,11 +1,19 @@
-"""Lists the topics of a cluster, in few calls to the name servers."""
+"""Lists the topics of a cluster, in few calls to the name servers.
+
+Name servers that do not answer, or that refuse because they have just begun, change nothing that is known. One that has
+just begun lists few topics: those that are read stay, because only their brokers say that they are gone (`ends`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from rmq_store.cluster import Cluster, MQBrokerError, ResponseCode
+from pyspark_rmq.cluster_read.look import tells_nothing
+from rmq_store.cluster import Cluster, MQBrokerError, RemotingError, ResponseCode
+
+_log = logging.getLogger(__name__)
 
 TOPICS_EVERY_MS: Final = 30_000.0
 # A topic that was missing: the retry topic of a group appears with its first member.
@@ -16,11 +24,12 @@ LOOKED_AT_ONCE: Final = 1
 
 class TopicList:
     """The topics of a cluster, and which of those that were looked for are there. `changes` grows when one of those
-    comes or goes. Times are in ms, of a clock that never goes back.
+    comes or goes. `read`: the topics whose brokers tell of them. Times are in ms, of a clock that never goes back.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, read: Callable[[], Collection[str]]) -> None:
         self._cluster = cluster
+        self._read = read
         self._topics: Mapping[str, object] = {}
         self._topics_at_ms: float | None = None
         self._refusal: MQBrokerError | None = None
@@ -51,7 +60,13 @@ class TopicList:
         ]
         for name in due[:LOOKED_AT_ONCE]:
             was_there, _ = self._looked_for.pop(name)
-            is_there = self._cluster.route(name) is not None
+            try:
+                is_there = self._cluster.route(name) is not None
+            except (RemotingError, MQBrokerError) as error:
+                if not tells_nothing(error):
+                    raise
+                _log.info("it is not known now whether there is a topic %s: %s", name, error)
+                is_there = was_there
             self._looked_for[name] = is_there, now_ms
             self.changes += is_there != was_there
 
@@ -63,14 +78,19 @@ class TopicList:
         return known[0]
 
     def _list(self, now_ms: float) -> None:
-        self._topics_at_ms = now_ms
+        is_first, self._topics_at_ms = self._topics_at_ms is None, now_ms
         try:
             names = self._cluster.topics()
-        except MQBrokerError as error:
-            if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        except (RemotingError, MQBrokerError) as error:
+            if isinstance(error, MQBrokerError) and error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._refusal = error
+                return
+            if is_first or not tells_nothing(error):
+                self._topics_at_ms = None if is_first else now_ms
                 raise
-            self._refusal = error
+            _log.warning("the known topics stay in use: %s", error)
             return
         self._refusal = None
+        names = sorted({*names, *self._topics.keys() & self._read()})
         if list(self._topics) != names:
             self._topics = dict.fromkeys(names)

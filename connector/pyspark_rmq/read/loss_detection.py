@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from pyspark_rmq.access.queue_source import QueueSource
+from pyspark_rmq.access.queue_source import Brokers, QueueSource, held
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position.fingerprint import Fingerprint, fingerprint_before, stored_after
 from pyspark_rmq.position.planning import QueueSlice, Range, clip, lost
@@ -158,32 +158,45 @@ def check_missing(
     position: StreamPosition,
     missing: Sequence[Queue],
     topics: Collection[str],
+    present: Collection[str],
     options: SourceOptions,
-) -> dict[Queue, int]:
+) -> tuple[dict[Queue, int], set[Queue]]:
     """Report queues of the position that cannot be read any more although the user did not unsubscribe from them.
-    Return the queue offsets at which closed queues continue if they are opened again: after the reported messages.
+    Return the queue offsets at which closed queues continue if they are opened again: after the reported messages. And
+    the queues whose brokers are away: of them nothing is known, and nothing is reported.
 
     The user closes the queues of an assigned topic that `assign` leaves out: for them nothing is reported. `missing`
     are the queues that the subscription does not have now. `topics` are the topics that it names or matches, existing
-    or not.
+    or not; `present` those of queues that it has. Of a cluster a topic is deleted if all brokers that had it say so.
     """
     deleted: LostRanges = []
     closed: LostRanges = []
     going_on: dict[Queue, int] = {}
     # Of a topic that the user has unsubscribed from it is nothing to this query any more whether it exists.
     subscribed = [queue for queue in missing if queue.topic in topics]
-    existing = {topic for topic in {queue.topic for queue in subscribed} if store.find_topic(topic) is not None}
     is_assigned = options.subscription.assign is not None
-    ends = {} if is_assigned else store.ranges(queue for queue in subscribed if queue.topic in existing)
+    ends: Mapping[Queue, Range] = {}
+    if isinstance(store, Brokers):
+        ends = store.ranges(subscribed)
+        away = held(store, subscribed)
+        existing = {*present, *(queue.topic for queue in (*ends, *away))}
+    else:
+        away = set()
+        existing = {topic for topic in {queue.topic for queue in subscribed} if store.find_topic(topic) is not None}
+        if not is_assigned:
+            ends = store.ranges(queue for queue in subscribed if queue.topic in existing)
     for queue in subscribed:
         offset = position.next[queue]
+        if queue in away:
+            continue
         if queue.topic not in existing:
             deleted.append((*queue, offset, offset))
         elif is_assigned:
             going_on[queue] = offset
         else:
-            # That is how a topic is made smaller, and fine if everything was read before.
-            end = ends[queue].max_offset
+            # That is how a topic is made smaller, and fine if everything was read before. A broker may say that it does
+            # not have the topic any more, which others have.
+            end = ends[queue].max_offset if queue in ends else offset
             if offset < end:
                 closed.append((*queue, offset, end))
             going_on[queue] = max(offset, end)
@@ -198,17 +211,19 @@ def check_missing(
             options,
             loss_report.CLOSED_QUEUE,
         )
-    if not deleted and not closed:
-        _log.info("no longer reading %s", ", ".join(map(str, missing)))
-    return going_on
+    left = [queue for queue in missing if queue not in away]
+    if left and not deleted and not closed:
+        _log.info("no longer reading %s", ", ".join(map(str, left)))
+    return going_on, away
 
 
 def still_closed(
     store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str]
 ) -> dict[Queue, int]:
     """The closed queues of the position that were neither opened again, nor deleted, nor unsubscribed from."""
-    return {
-        queue: offset
-        for queue, offset in position.closed.items()
-        if queue not in ranges and queue.topic in topics and store.find_topic(queue.topic) is not None
-    }
+    closed = {queue for queue in position.closed if queue not in ranges and queue.topic in topics}
+    unknown = {queue for queue in closed if store.find_topic(queue.topic) is None}
+    if unknown and isinstance(store, Brokers):
+        told = store.ranges(unknown)
+        unknown -= {*told, *held(store, unknown)}
+    return {queue: offset for queue, offset in position.closed.items() if queue in closed - unknown}

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from pyspark_rmq.access.queue_source import Brokers, QueueSource
+from pyspark_rmq.access.queue_source import Brokers, QueueSource, held
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
@@ -43,8 +43,13 @@ def require_brokers(store: QueueSource, options: SourceOptions) -> None:
         store.require_brokers(options.required_brokers, topics)
 
 
-def subscribed(store: QueueSource, subscription: Subscription) -> dict[Queue, Range]:
-    """Return the queues that are read, with their ranges.
+def subscribed(
+    store: QueueSource, subscription: Subscription, known: Collection[Queue] | None = ()
+) -> dict[Queue, Range]:
+    """Return the queues that are read, with their ranges; none of brokers that are away.
+
+    `known`: the queues that the position has. While a broker of theirs is away, nobody may tell that there is a topic,
+    or a queue. None: the position is not known, so an unknown topic is no error yet.
 
     Raises:
         UnknownTopicError: a topic that the user named does not exist.
@@ -54,14 +59,41 @@ def subscribed(store: QueueSource, subscription: Subscription) -> dict[Queue, Ra
     own = subscription.of_group
     topics = known_topics(store, subscription)
     existing = {*topics, own} if own is not None and store.find_topic(own) is not None else topics
+    if isinstance(store, Brokers):
+        existing = {*existing, *(queue.topic for queue in known or ())}
     for topic in subscribed_topics(existing, subscription):
-        ranges = store.queue_ranges(topic)
+        ranges = _ranges_of_topic(store, subscription, topic, known)
         for queue_id in _chosen(subscription, topic, ranges):
             if queue_id not in ranges:
+                if _is_held(store, Queue(topic, queue_id), known):
+                    continue
                 has = ", ".join(map(str, sorted(ranges)))
                 refuse(f"option assign: topic {topic!r} has no queue {queue_id} to read; it has [{has}]")
             queues[Queue(topic, queue_id)] = ranges[queue_id]
     return queues
+
+
+def _ranges_of_topic(
+    store: QueueSource, subscription: Subscription, topic: str, known: Collection[Queue] | None
+) -> Mapping[QueueId, Range]:
+    from rmq_store.errors import UnknownTopicError
+
+    try:
+        return store.queue_ranges(topic)
+    except UnknownTopicError:
+        # A topic of a pattern, or of the group itself, may have gone: the position's queues are reported as deleted.
+        is_named = topic in (subscription.assign or subscription.topics)
+        queues = [queue for queue in known or () if queue.topic == topic]
+        if is_named and known is not None and not any(_is_held(store, queue, known) for queue in queues):
+            raise
+        return {}
+
+
+def _is_held(store: QueueSource, queue: Queue, known: Collection[Queue] | None) -> bool:
+    """Whether the broker of a queue that the position has is away. It may not have been asked yet."""
+    if known is None or queue not in known or not isinstance(store, Brokers):
+        return False
+    return bool(held(store, [queue])) or (not store.ranges([queue]) and bool(held(store, [queue])))
 
 
 def _chosen(subscription: Subscription, topic: str, ranges: Mapping[QueueId, Range]) -> list[QueueId]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from rmq_store.protocol.bodies.clients import HeartbeatData
-from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupConfig
+from rmq_store.protocol.bodies.groups import ConsumerConnection, ConsumeStats, SubscriptionGroupConfig
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.gather import At, Question, Value, gather
+from rmq_store.remoting.cluster.gather import At, Gathered, Question, Value, gather
 from rmq_store.remoting.questions import groups as questions
 from rmq_store.remoting.questions.answer import Given, checked
 
@@ -111,8 +111,15 @@ def create_group(cluster: Cluster, group: str, broker_name: str) -> None:
 
 def group_configs(cluster: Cluster, broker_name: str) -> dict[str, SubscriptionGroupConfig]:
     """The settings of all groups of a broker (201), by their names on the wire."""
-    asked = _each(cluster, (broker_name,), questions.ask_group_configs(), questions.read_group_configs)
-    return gather(cluster, asked, At.READABLE).required()[broker_name]
+    return gather_group_configs(cluster, (broker_name,)).required()[broker_name]
+
+
+def gather_group_configs(
+    cluster: Cluster, broker_names: Collection[str] | None = None
+) -> Gathered[str, dict[str, SubscriptionGroupConfig]]:
+    """The settings of all groups of each of these brokers, or of all (201), by their names on the wire."""
+    asked = _each(cluster, broker_names, questions.ask_group_configs(), questions.read_group_configs)
+    return gather(cluster, asked, At.READABLE)
 
 
 def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dict[MessageQueue, GroupProgress]:
@@ -123,10 +130,17 @@ def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dic
     Raises:
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave answers.
     """
-    asked = _each(cluster, None, questions.ask_consume_stats(cluster, group, topic), questions.read_consume_stats)
     found: dict[MessageQueue, GroupProgress] = {}
-    for stats in gather(cluster, asked, At.READABLE).required().values():
+    for stats in gather_consume_stats(cluster, group, topic).required().values():
         for queue, one in stats.offset_table.items() if stats is not None else ():
             plain = MessageQueue(cluster.plain_name(queue.topic), queue.broker_name, queue.queue_id)
             found[plain] = GroupProgress(one.broker_offset, one.consumer_offset, one.last_timestamp)
     return found
+
+
+def gather_consume_stats(
+    cluster: Cluster, group: str, topic: str | None = None
+) -> Gathered[str, ConsumeStats | None]:
+    """What each broker tells of a group's progress, as in `consume_stats`; None: it does not know the group."""
+    asked = _each(cluster, None, questions.ask_consume_stats(cluster, group, topic), questions.read_consume_stats)
+    return gather(cluster, asked, At.READABLE)
