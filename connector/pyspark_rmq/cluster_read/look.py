@@ -22,7 +22,7 @@ its brokers say (17), see `ends`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -47,6 +47,7 @@ BOUND_MS: Final = 2500
 """So long a plan waits for brokers that do not answer, all together."""
 LEAST_MS: Final = 500
 """Time for the answer of a broker that lives, when the bound is used up."""
+MISSING_ROUTE_EVERY_MS: Final = 1000.0
 _NOBODY: Final[Mapping[str, BrokerError]] = MappingProxyType({})
 
 
@@ -74,6 +75,8 @@ class Look(Cluster):
         self._asked_at: dict[tuple[str, int], str] = {}
         # Of all plans: the routes that name servers have shown, with the addresses of brokers.
         self._seen: dict[str, TopicRoute] = {}
+        # When a name server did not know a topic.
+        self._missing_ms: dict[str, float] = {}
         self._addresses_seen: dict[str, Mapping[int, str]] = {}
 
     def begin(self, without: Mapping[str, BrokerError] = _NOBODY) -> None:
@@ -98,18 +101,25 @@ class Look(Cluster):
 
     def route(self, topic: str) -> TopicRoute | None:
         """As `Cluster.route`; a route that was seen stays until another one is, or until `forget_route`."""
-        try:
-            found = super().route(topic)
-        except (RemotingError, MQBrokerError) as error:
-            if topic not in self._seen or not tells_nothing(error):
-                raise
-            found = None
-        return self._with_seen(topic, found)
+        return self.routes_of([topic], 1)[topic]
 
-    def routes_of(self, topics: Iterable[str], asks_at_most: int) -> dict[str, TopicRoute | None]:
-        """As `Cluster.routes_of`, with routes that were seen."""
-        found = super().routes_of(topics, asks_at_most)
-        return {topic: self._with_seen(topic, route) for topic, route in found.items()}
+    def routes_of(self, topics: Collection[str], asks_at_most: int) -> dict[str, TopicRoute | None]:
+        """As `Cluster.routes_of`, with routes that were seen. A name server that does not know them is asked for them
+        once in a while.
+        """
+        found: dict[str, TopicRoute | None] = {}
+        missing_since_ms = self.timer() - MISSING_ROUTE_EVERY_MS
+        for topic in topics:
+            if topic in self._seen and self._missing_ms.get(topic, missing_since_ms) > missing_since_ms:
+                found[topic] = self._seen[topic]
+        others = [topic for topic in topics if topic not in found]
+        try:
+            asked = super().routes_of(others, asks_at_most)
+        except (RemotingError, MQBrokerError) as error:
+            if not self._seen.keys() >= set(others) or not tells_nothing(error):
+                raise
+            asked = dict.fromkeys(others)
+        return found | {topic: self._with_seen(topic, route) for topic, route in asked.items()}
 
     def forget_route(self, topic: str) -> None:
         """All brokers say that they do not have the topic: its route is what name servers say from now on."""
@@ -117,6 +127,7 @@ class Look(Cluster):
 
     def _with_seen(self, topic: str, route: TopicRoute | None) -> TopicRoute | None:
         if route is None:
+            self._missing_ms[topic] = self.timer()
             return self._seen.get(topic)
         if self._seen.get(topic) is not route:
             self._seen[topic] = route

@@ -1,8 +1,8 @@
 """Brokers that are away, from plan to plan, until they answer. Control plane.
 
     a plan has found a broker away     no later plan asks it, or waits for it: `Look.begin(without)`
-    beside the plans                   a probe (28) to each of its processes, which nobody waits for: after 1 s, 2 s,
-                                       4 s and so on, every 30 s at last
+    beside the plans                   a probe (28) to each of its processes, which nobody waits for: after 1 s, 2 s
+                                       more, 4 s more, and so on, every 30 s at last
     a process has answered             the next plan asks the broker again, from its ends on. If it goes at once, it is
                                        away again, since the same moment
 
@@ -37,7 +37,7 @@ class _Outage:
     error: BrokerError
     since_ms: float
     probe_at_ms: float
-    pause_ms: float = PROBE_AFTER_MS
+    pause_ms: float = 2 * PROBE_AFTER_MS
     is_back: bool = False
     probes: list[Future[RemotingCommand]] = field(default_factory=list)
 

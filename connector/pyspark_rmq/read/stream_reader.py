@@ -260,13 +260,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit a completed batch to the group; usually `latestOffset` has done so already."""
-        self._in_plan(lambda store: self._commit(store, StreamPosition.from_json(end)))
+        if self._member is not None:
+            self._in_plan(lambda store: self._commit(store, StreamPosition.from_json(end)))
 
     def _commit(self, store: QueueSource, position: StreamPosition) -> None:
-        if self._member is not None:
-            ranges = self._poll(store, position.next)
-            # The store may just have been replaced.
-            self._complete(moved(position, self._check(store, position, ranges)), ranges)
+        ranges = self._poll(store, position.next)
+        # The store may just have been replaced.
+        self._complete(moved(position, self._check(store, position, ranges)), ranges)
 
     def stop(self) -> None:
         """Release leases and store at once, if Spark calls this; the end of the process does the same."""

@@ -61,3 +61,35 @@ class Absence:
             "refused": RemotingConnectError, "forgotten": RemotingConnectError, "silent": RemotingTimeoutError,
         }.get(self.kind, RemotingError)  # fmt: skip
         raise error(f"{address}: {self.kind}")
+
+
+NAME_SERVER_KINDS: Final = ("refused", "silent", "empty", "not ready")
+"""`empty`: it has just begun, and no broker has registered. `not ready`: code 1 to all requests, as 5.x at its start."""
+
+
+class NameServerAbsence:
+    """The absence of all name servers of a cluster in memory."""
+
+    def __init__(self, net: FakeNet, kind: str) -> None:
+        self.net = net
+        self.kind = kind
+        self._call = net.call
+        net.call = self._answer  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        """They are back, and know everything."""
+        self.net.call = self._call  # type: ignore[method-assign]
+
+    def _answer(self, address: str, command: RemotingCommand, timeout_ms: int) -> Any:
+        if address not in self.net.name_servers:
+            return self._call(address, command, timeout_ms)
+        self.net.calls.append((address, command))
+        if self.kind == "refused":
+            raise RemotingConnectError(f"connect to {address} failed")
+        if self.kind == "silent":
+            raise RemotingTimeoutError(f"{address} gave no answer in {timeout_ms} ms")
+        if self.kind == "not ready":
+            return response_to(command, 1, "name server not ready")
+        if command.code == 105:
+            return response_to(command, 17, "No topic route info in name server for the topic")
+        return response_to(command, 0, body=b'{"brokerAddrTable":{},"clusterAddrTable":{},"topicList":[]}')

@@ -5,6 +5,7 @@ The table has a row for each request that a plan makes. A request without a row 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -15,11 +16,13 @@ import pytest
 from pyspark_rmq.access import cluster_reader
 from pyspark_rmq.position.position import StreamPosition
 from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.errors import DataLossError, UnknownTopicError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 from ..planned_batches import LIMIT, planned, through_spark
-from .absences import KINDS, Absence
-from .conftest import Clock
+from .absences import KINDS, NAME_SERVER_KINDS, Absence, NameServerAbsence
+from .conftest import Clock, batch
 
 Make = Callable[..., Any]
 A0, A1, B0 = BrokerQueueId("broker-a", 0), BrokerQueueId("broker-a", 1), BrokerQueueId("broker-b", 0)
@@ -228,3 +231,242 @@ def test_a_query_is_started_again_while_a_broker_is_away(
     again.trigger(40_000)
     again.trigger(31_000)
     again.check_all_read_once()
+
+
+# -- name servers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", NAME_SERVER_KINDS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_running_query_does_not_notice_that_name_servers_are_away_or_know_nothing(
+    net: FakeNet, query: Make, name: str, kind: str
+) -> None:
+    made = query(CASES[name])
+    made.trigger()
+    absence = NameServerAbsence(net, kind)
+    for _ in range(4):
+        put(net)
+        made.trigger(31_000)
+        assert made.next()[A0] == net.brokers["broker-a"].queues["T", 0].end
+        assert made.next()[B0] == net.brokers["broker-b"].queues["T", 0].end
+    absence.end()
+    put(net)
+    made.trigger(31_000)
+    made.check_all_read_once()
+
+
+@pytest.mark.parametrize("name", ["earliest", "a pattern", "a group"])
+def test_a_query_that_starts_again_waits_for_brokers_to_register(net: FakeNet, query: Make, name: str) -> None:
+    """Nothing counts as deleted, or as another cluster's, beside a name server that has just begun."""
+    first = query(CASES[name])
+    first.trigger()
+    first.reader.stop()
+    absence = NameServerAbsence(net, "empty")
+    beside = {"commitOffsets": "false"} if "group" in CASES[name].options else {}
+    again = query(Case(CASES[name].options | beside, frozenset()))
+    again.position, again.read = first.position, first.read
+    before = again.position
+    for _ in range(3):
+        assert again.trigger() == []
+        assert again.position == before
+    absence.end()
+    put(net)
+    again.trigger(40_000)
+    again.trigger(31_000)
+    again.check_all_read_once()
+
+
+@pytest.mark.parametrize("kind", ["refused", "silent"])
+def test_a_query_that_starts_without_any_name_server_fails_by_name(net: FakeNet, query: Make, kind: str) -> None:
+    NameServerAbsence(net, kind)
+    with pytest.raises(RemotingError, match="no name server answers: ns:9876"):
+        query(CASES["earliest"]).trigger()
+
+
+# -- a batch that Spark has written down -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", ["true", "false"])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_planned_batch_keeps_its_ranges(
+    net: FakeNet, stream: Make, clock: Clock, kind: str, loss: str, restarts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**EARLIEST, "failOnDataLoss": loss}
+    made = Query(stream, clock, net, options)
+    made.trigger()
+    start = made.position
+    put(net)
+    clock.now_ms += 5_000
+    end = through_spark(made.reader.latestOffset(start, LIMIT))
+    absence = Absence(net, "broker-b", kind)
+    reader = stream(**options) if restarts else made.reader
+    clock.now_ms += 5_000
+    whole = [("T", A0, 10, 13), ("T", A1, 10, 13), ("T", B0, 10, 13)]
+    assert sorted(planned(reader, start, end)) == whole
+    absence.end()
+    clock.now_ms += 40_000
+    assert sorted(planned(reader, start, end)) == whole
+    assert not [record for record in caplog.records if record.name == "pyspark_rmq.dataloss"]
+
+
+@pytest.mark.parametrize("code", [PULL, ENDS])
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_broker_that_is_back_between_two_questions_has_lost_nothing(
+    net: FakeNet, stream: Make, clock: Clock, code: int, loss: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end of its queue was 0, and then a replay had "lost" [0, n)."""
+    options = {**EARLIEST, "failOnDataLoss": loss}
+    made = Query(stream, clock, net, options)
+    made.trigger()
+    absence = Absence(net, "broker-b", "forgotten")
+    again = stream(**options)
+    call = net.call
+
+    def back_at_a(address: str, command: Any, timeout_ms: int) -> Any:
+        if command.code == code and address.startswith("broker-a"):
+            absence.end()
+        return call(address, command, timeout_ms)
+
+    net.call = back_at_a  # type: ignore[method-assign]
+    assert through_spark(again.latestOffset(made.position, LIMIT)) == made.position
+    net.brokers["broker-b"].put("T", 0, 2)
+    clock.now_ms += 40_000
+    again._idle = None
+    later = through_spark(again.latestOffset(made.position, LIMIT))
+    assert planned(again, made.position, later) == [("T", B0, 10, 12)]
+    assert not [record for record in caplog.records if record.name == "pyspark_rmq.dataloss"]
+
+
+# -- what is a loss stays one ------------------------------------------------------------------------------------------
+
+
+def lose_tail(net: FakeNet) -> None:
+    for offset in range(7, 10):
+        del net.brokers["broker-b"].queues["T", 0].frames[offset]
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_broker_that_comes_back_without_its_tail_is_a_loss(
+    net: FakeNet, query: Make, stream: Make, restarts: bool
+) -> None:
+    made = query(CASES["earliest"])
+    made.trigger()
+    absence = Absence(net, "broker-b", "silent")
+    lose_tail(net)
+    made.trigger()
+    assert made.next()[B0] == 10
+    absence.end()
+    if restarts:
+        made.reader = stream(**EARLIEST)
+    with pytest.raises(DataLossError, match=r"has read T-broker-b:0 \[7, 10\)"):
+        made.trigger(40_000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loss_is_reported_when_its_broker_is_back_if_it_goes_while_it_is_looked_at(
+    net: FakeNet, query: Make, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = query(Case({**EARLIEST, "failOnDataLoss": "false"}, frozenset()))
+    made.trigger()
+    lose_tail(net)
+    absence = Absence(net, "broker-b", kind, at_code=BY_TIME)
+    for _ in range(3):
+        net.brokers["broker-a"].put("T", 0, 1)
+        made.trigger()
+        assert absence.has_gone and made.next()[B0] == 10
+    assert not [record for record in caplog.records if record.name == "pyspark_rmq.dataloss"]
+    absence.end()
+    made.trigger(40_000)
+    lost = [json.loads(record.message) for record in caplog.records if record.name == "pyspark_rmq.dataloss"]
+    assert {(one["brokerName"], one["startOffset"], one["endOffset"]) for one in lost} == {("broker-b", 7, 10)}
+
+
+@pytest.mark.parametrize("name", ["earliest", "a pattern"])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_topic_that_its_brokers_have_no_more_is_deleted(
+    net: FakeNet, query: Make, stream: Make, name: str, restarts: bool
+) -> None:
+    made = query(CASES[name])
+    made.trigger()
+    absence = Absence(net, "broker-b", "silent")
+    for broker in net.brokers.values():
+        broker.topics.pop("T")
+        for key in [key for key in broker.queues if key[0] == "T"]:
+            del broker.queues[key]
+    if restarts:
+        made.reader = stream(**CASES[name].options)
+    made.trigger()
+    assert made.next()[B0] == 10, "the broker that is away may have it"
+    absence.end()
+    with pytest.raises((DataLossError, UnknownTopicError), match="T"):
+        for _ in range(3):
+            made.trigger(40_000)
+
+
+@pytest.mark.parametrize("error", [(16, "no permission"), (1, "java.lang.NullPointerException")])
+def test_a_refusal_ends_the_query_as_before(net: FakeNet, query: Make, error: tuple[int, str]) -> None:
+    made = query(CASES["earliest"])
+    made.trigger()
+    put(net)
+    net.brokers["broker-b"].refused[PULL] = error
+    with pytest.raises(MQBrokerError, match=error[1]):
+        made.trigger()
+
+
+# -- who is asked ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_silent_broker_is_asked_once_in_the_plan_that_meets_it_and_later_by_probes_only(
+    net: FakeNet, query: Make, name: str
+) -> None:
+    made = query(CASES[name])
+    made.trigger()
+    put(net)
+    made.trigger()
+    absence = Absence(net, "broker-b", "silent")
+    net.brokers["broker-a"].put("T", 0, 1)
+    made.trigger()
+    requests = len(absence.calls)
+    assert requests <= 2, f"its master and its slave: {absence.calls}"
+    for _ in range(20):
+        net.brokers["broker-a"].put("T", 0, 1)
+        made.trigger(500)
+    # Of 10 s: after 1, 3 and 7 s, to both processes.
+    assert Counter(absence.calls[requests:]) == {FIGURES: 6}
+
+
+# -- the policies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wait_plans_nothing_until_the_broker_is_back(net: FakeNet, query: Make, kind: str) -> None:
+    made = query(Case({**GROUP, "onBrokerAway": "wait"}, frozenset()))
+    made.trigger()
+    made.trigger()
+    absence = Absence(net, "broker-b", kind)
+    for _ in range(3):
+        net.brokers["broker-a"].put("T", 0, 1)
+        assert made.trigger() == []
+    absence.end()
+    assert made.trigger(40_000) == [("T", A0, 10, 13)]
+    made.check_all_read_once()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fail_ends_the_query(net: FakeNet, query: Make, kind: str) -> None:
+    made = query(Case({**EARLIEST, "onBrokerAway": "fail"}, frozenset()))
+    made.trigger()
+    put(net)
+    Absence(net, "broker-b", kind, at_code=PULL)
+    with pytest.raises((RemotingError, MQBrokerError)):
+        made.trigger()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "forgotten"])
+def test_a_batch_read_without_a_broker_fails(net: FakeNet, kind: str) -> None:
+    """One that name servers have forgotten nobody can miss, but for requiredBrokers."""
+    Absence(net, "broker-b", kind)
+    with pytest.raises((RemotingError, MQBrokerError)):
+        batch().partitions()
