@@ -201,8 +201,8 @@ FAULTS: Final = (
     ),
     Fault(
         "The query ends, with `AvailableNow` too.", f"{_K}/read/stream_reader.py",
-        "            self._complete(moved(position, self._check(store, position, ranges)), ranges)\n",
-        "            self._check(store, position, ranges)\n",
+        "        self._complete(moved(position, self._history.check(store, position, ranges)), ranges)\n",
+        "        self._history.check(store, position, ranges)\n",
         f"{_C}/read/test_source_spark.py::test_a_stream_commits_its_group_also_for_the_last_batch_of_available_now",
     ),
     Fault(
@@ -310,9 +310,9 @@ FAULTS: Final = (
         f"{_C}/read/test_stream_stores.py::test_a_store_that_is_replaced_under_a_running_stream_is_noticed_at_the_next_look",
     ),
     Fault(
-        "Files are replaced in place", f"{_K}/read/stream_reader.py",
-        "compares = position not in self._checked or not loss_detection.has_all(store, position, ranges)",
-        "compares = position not in self._checked",
+        "Files are replaced in place", f"{_K}/read/loss_detection.py",
+        "if unknown is None or not has_all(store, position, ranges):",
+        "if unknown is None:",
         f"{_C}/read/test_stream_stores.py::test_files_that_are_replaced_where_they_lie_under_a_running_stream_are_noticed",
     ),
     Fault(

@@ -8,9 +8,9 @@ a tag filter leaves out are no gap.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
-from pyspark_rmq.access.queue_source import Brokers, QueueSource, held
+from pyspark_rmq.access.queue_source import Brokers, Pins, QueueSource, held
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position.fingerprint import Fingerprint, fingerprint_before, stored_after
 from pyspark_rmq.position.planning import QueueSlice, Range, clip, lost
@@ -104,13 +104,58 @@ def has_all(store: QueueSource, position: StreamPosition, ranges: Mapping[Queue,
     return True
 
 
+class History:
+    """What one process knows of the messages that its stream has read: they are compared once with each store, and at
+    each plan the newest ones again, because files may be overwritten where they lie.
+
+    The messages of a broker that was away are compared when it is back, all of which the position knows the place: it
+    may have another disk.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        # The two last positions, each with the brokers that were away when it was compared, or taken.
+        self._known: tuple[tuple[StreamPosition, frozenset[str]], ...] = ()
+
+    def forget(self) -> None:
+        """Another store is there."""
+        self._known = ()
+
+    def taken(self, store: QueueSource, before: StreamPosition, position: StreamPosition) -> None:
+        """A plan from `before` to `position` has taken its marks from the store."""
+        away = _away(store)
+        self._known = (before, away), (position, away)
+
+    def check(self, store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
+        """See `check_history`. Raises `UsageError`: it is another store."""
+        away = _away(store)
+        unknown = next((brokers for known, brokers in self._known if known == position), None)
+        if unknown is None or not has_all(store, position, ranges):
+            check_identity(store, position)
+            compares: Container[Queue] = ranges
+        else:
+            back = unknown - away
+            compares = {queue for queue in position.after if broker_of(queue.queue_id) in back} if back else ()
+        going_on = check_history(store, position, ranges, self._options, compares=compares)
+        if isinstance(store, Pins):
+            store.unpin()  # retention may have the files that were looked at
+        if not going_on:
+            others = [one for one in self._known[-1:] if one[0] != position]
+            self._known = (*others, (position, away))
+        return going_on
+
+
+def _away(store: QueueSource) -> frozenset[str]:
+    return frozenset(store.away()) if isinstance(store, Brokers) else frozenset()
+
+
 def check_history(
     store: QueueSource,
     position: StreamPosition,
     ranges: Mapping[Queue, Range],
     options: SourceOptions,
     *,
-    compares: bool,
+    compares: Container[Queue],
 ) -> dict[Queue, int]:
     """Report messages that the stream has read and that do not exist any more. Return the queue offsets at which their
     queues continue.
@@ -120,7 +165,7 @@ def check_history(
     store times do not tell, all messages up to the position are reported. The queue then continues at the position, or
     at its end if that is earlier.
 
-    Without `compares` only the ends of the queues are checked, which costs nothing.
+    Of queues that are not in `compares` only the ends are checked, which costs nothing.
     """
     going_on: dict[Queue, int] = {}
     gone: LostRanges = []
@@ -131,7 +176,7 @@ def check_history(
             continue
         fingerprint = position.after.get(queue)
         if offset <= limits.max_offset:
-            if not compares or fingerprint is None or offset <= limits.min_offset:
+            if queue not in compares or fingerprint is None or offset <= limits.min_offset:
                 continue
             found = fingerprint_before(store, queue, offset)
             if found is None or found.may_be(fingerprint):

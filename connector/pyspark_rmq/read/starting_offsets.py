@@ -64,9 +64,9 @@ def subscribed(
     for topic in subscribed_topics(existing, subscription):
         ranges = _ranges_of_topic(store, subscription, topic, known)
         for queue_id in _chosen(subscription, topic, ranges):
+            if queue_id not in ranges and _is_held(store, Queue(topic, queue_id), known):
+                continue
             if queue_id not in ranges:
-                if _is_held(store, Queue(topic, queue_id), known):
-                    continue
                 has = ", ".join(map(str, sorted(ranges)))
                 refuse(f"option assign: topic {topic!r} has no queue {queue_id} to read; it has [{has}]")
             queues[Queue(topic, queue_id)] = ranges[queue_id]

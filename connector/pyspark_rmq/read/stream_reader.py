@@ -52,6 +52,7 @@ from pyspark_rmq.query.ending import stop_when_terminated
 from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
+from pyspark_rmq.read.loss_detection import History
 from pyspark_rmq.read.task import SlicePartition, read_partition
 from pyspark_rmq.schema.schema import source_columns
 from rmq_store.real_time import monotonic
@@ -92,8 +93,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store: _OpenStore | None = None
         self._initial: StreamPosition | None = None
         self._refused: Exception | None = None
-        # Those whose marks this process has compared with the store, or taken from it.
-        self._checked: tuple[StreamPosition, ...] = ()
+        self._history = History(options)
+        self._absences = away_brokers.Absences(options)
         self._view: _View | None = None
         self._idle: IdlePoll | None = None
         # Ranges of which a loss was reported, with the report.
@@ -180,7 +181,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             away_brokers.warn(store, self._options, ranges, begin)
             self._warned = True
         closed, away = self._unread(store, begin, ranges)
-        back = self._check(store, with_opened_again(begin, ranges), ranges)
+        self._absences.log(store, begin)
+        back = self._history.check(store, with_opened_again(begin, ranges), ranges)
         plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first, held=away)
         self._complete(plan.begin, ranges)
         if self._options.on_broker_away == WAIT and isinstance(store, Brokers) and store.away():
@@ -200,12 +202,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         _release_files(store)
         position = plan.position(store.identity, end, after, closed)
-        self._checked = plan.begin, position
+        self._history.taken(store, plan.begin, position)
         return position.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the last known ends of the queues, without limits, and the path and group of the source; for the
-        query's progress (`lag_tracking`).
+        query's progress (`lag_tracking`). `away` names the brokers that are away: ends of their queues are not there.
         """
         view = self._view
         if self._store is None or view is None or not view.ranges:
@@ -214,7 +216,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {queue: limits.max_offset for queue, limits in view.ranges.items()}
             options = self._options
             location = location_of(options).in_progress | ({"group": options.group} if options.group else {})
-            self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location
+            away = {"away": self._absences.names} if self._absences.names else {}
+            self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location | away
         return self._report[1]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -233,9 +236,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = {topic for topic in {queue.topic for queue in queues} if store.find_topic(topic) is not None}
             queues = [queue for queue in queues if queue.topic in known]
         ranges = self._ranges_of(store, finish, queues)
-        self._check(store, begin, ranges)
+        self._history.check(store, begin, ranges)
         # Messages that came instead of planned ones are read by the next batch, which goes back.
-        back = self._check(store, finish, ranges)
+        back = self._history.check(store, finish, ranges)
         wanted = batch_slices(begin, finish, back)
         self._unpin()
         pin = _pin(store, wanted, ranges)
@@ -266,7 +269,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commit(self, store: QueueSource, position: StreamPosition) -> None:
         ranges = self._poll(store, position.next)
         # The store may just have been replaced.
-        self._complete(moved(position, self._check(store, position, ranges)), ranges)
+        self._complete(moved(position, self._history.check(store, position, ranges)), ranges)
 
     def stop(self) -> None:
         """Release leases and store at once, if Spark calls this; the end of the process does the same."""
@@ -350,7 +353,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.stop()
         except Exception as error:  # nothing can be done for it
             _log.warning("%s, as it was, could not be closed: %s", self._options.place, error)
-        self._checked, self._view, self._idle = (), None, None
+        self._view, self._idle = None, None
+        self._history.forget()
 
     def _deliver_due(self, store: QueueSource, limit: int | None) -> int | None:
         """Returns when the next waiting message is due, if one waits that can be delivered."""
@@ -397,18 +401,6 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A new query has asked for its initial position before. This one comes from a checkpoint.
         if self._initial is None and self._options.starting is not None:
             _log.warning("the query goes on from its checkpoint: the starting option is not used")
-
-    def _check(self, store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
-        """The offsets at which rolled-back queues continue; reports these queues."""
-        # Also those that were compared before: files may be overwritten where they lie.
-        compares = position not in self._checked or not loss_detection.has_all(store, position, ranges)
-        if compares:
-            loss_detection.check_identity(store, position)
-        back = loss_detection.check_history(store, position, ranges, self._options, compares=compares)
-        _release_files(store)
-        if not back:
-            self._checked = (*self._checked[-1:], position)
-        return back
 
     def _end(self, store: QueueSource, plan: StreamPlan, everything: bool) -> dict[Queue, int]:
         return plan.end(

@@ -64,7 +64,7 @@ class Absence:
 
 
 NAME_SERVER_KINDS: Final = ("refused", "silent", "empty", "not ready")
-"""`empty`: it has just begun, and no broker has registered. `not ready`: code 1 to all requests, as 5.x at its start."""
+"""`empty`: it has just begun, and no broker has registered. `not ready`: code 1 to all, as 5.x when it begins."""
 
 
 class NameServerAbsence:

@@ -19,7 +19,7 @@ from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.errors import DataLossError, UnknownTopicError
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 
-from ...storage.remoting.cluster.fake_cluster import FakeNet
+from ...storage.remoting.cluster.fake_cluster import FakeNet, frame
 from ..planned_batches import LIMIT, planned, through_spark
 from .absences import KINDS, NAME_SERVER_KINDS, Absence, NameServerAbsence
 from .conftest import Clock, batch
@@ -470,3 +470,76 @@ def test_a_batch_read_without_a_broker_fails(net: FakeNet, kind: str) -> None:
     Absence(net, "broker-b", kind)
     with pytest.raises((RemotingError, MQBrokerError)):
         batch().partitions()
+
+
+# -- what a user sees --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["goOn", "wait"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_warning_says_that_a_broker_is_away_and_one_that_it_is_back(
+    net: FakeNet, query: Make, kind: str, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = query(Case({**EARLIEST, "onBrokerAway": policy}, frozenset()))
+    made.trigger()
+    caplog.clear()
+    absence = Absence(net, "broker-b", kind)
+    for _ in range(5):
+        net.brokers["broker-a"].put("T", 0, 1)
+        made.trigger()
+    said = [record.message for record in caplog.records if "broker broker-b is " in record.message]
+    what = {"goOn": "goes on without it", "wait": "plans nothing until it is back"}[policy]
+    assert len(said) == 1 and "broker broker-b is away: " in said[0]
+    assert f"The stream {what} (onBrokerAway); its queues stay at T-broker-b:0 10" in said[0]
+    reported = made.reader.reportLatestOffset()
+    assert reported["away"] == ["broker-b"] and "broker-b:0" not in reported["topics"]["T"]
+    absence.end()
+    caplog.clear()
+    made.trigger(40_000)
+    assert "broker broker-b is back after " in caplog.text and "goes on in its queues at T-broker-b:0 10" in caplog.text
+    assert "away" not in made.reader.reportLatestOffset()
+
+
+# -- a broker that is back ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_all_marks_of_a_broker_that_is_back_are_compared(
+    net: FakeNet, query: Make, stream: Make, restarts: bool
+) -> None:
+    """Its newest message may be there, and others not: another disk."""
+    made = query(CASES["earliest"])
+    made.trigger()
+    for queue_id in (1, 0):
+        net.brokers["broker-a"].put("T", queue_id, 5 - queue_id)
+        made.trigger()
+    made.trigger()
+    marks = StreamPosition.from_json(made.position).after
+    assert {queue.queue_id for queue in marks} == {A0, A1, B0}
+    absence = Absence(net, "broker-a", "silent")
+    made.trigger()
+    frames = net.brokers["broker-a"].queues["T", 1].frames
+    frames[13] = frame("T", 1, 20)[:20] + frames[13][20:28] + frame("T", 1, 20)[28:]
+    absence.end()
+    if restarts:
+        made.reader = stream(**EARLIEST)
+    with pytest.raises(DataLossError, match=r"T-broker-a:1"):
+        made.trigger(40_000)
+
+
+def test_marks_are_compared_once_with_a_broker_that_is_back(net: FakeNet, query: Make) -> None:
+    made = query(CASES["earliest"])
+    made.trigger()
+    for queue_id in (1, 0):
+        net.brokers["broker-a"].put("T", queue_id, 5 - queue_id)
+        made.trigger()
+    made.trigger()
+    absence = Absence(net, "broker-a", "silent")
+    made.trigger()
+    absence.end()
+    asked = []
+    for _ in range(3):
+        net.calls.clear()
+        made.trigger(40_000)
+        asked.append(net.codes().count(PULL))
+    assert asked == [3, 2, 2], "both of broker-a, and then the newest of each broker"
