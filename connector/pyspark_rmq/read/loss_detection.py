@@ -105,11 +105,11 @@ def has_all(store: QueueSource, position: StreamPosition, ranges: Mapping[Queue,
 
 
 class History:
-    """What one process knows of the messages that its stream has read: they are compared once with each store, and at
-    each plan the newest ones again, because files may be overwritten where they lie.
+    """The messages that the stream of one process has read: they are compared once with the store, and the newest ones
+    at each plan again, because files may be overwritten where they lie.
 
-    The messages of a broker that was away are compared when it is back, all of which the position knows the place: it
-    may have another disk.
+    Those of a broker that was away are compared when it is back, all whose places the position knows: it may have
+    another disk.
     """
 
     def __init__(self, options: SourceOptions) -> None:

@@ -543,3 +543,16 @@ def test_marks_are_compared_once_with_a_broker_that_is_back(net: FakeNet, query:
         made.trigger(40_000)
         asked.append(net.codes().count(PULL))
     assert asked == [3, 2, 2], "both of broker-a, and then the newest of each broker"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["earliest", "a pattern", "a group"])
+def test_rows_of_a_broker_that_is_back_are_read_at_once(net: FakeNet, query: Make, name: str, kind: str) -> None:
+    """Not when its route is asked for the next time, which may take 30 s."""
+    made = query(CASES[name])
+    made.trigger()
+    absence = Absence(net, "broker-b", kind)
+    made.trigger(31_000)
+    absence.end()
+    net.brokers["broker-b"].put("T", 0, 2)
+    assert made.trigger(1_500) == [("T", B0, 10, 12)]

@@ -141,6 +141,6 @@ def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dic
 def gather_consume_stats(
     cluster: Cluster, group: str, topic: str | None = None
 ) -> Gathered[str, ConsumeStats | None]:
-    """What each broker tells of a group's progress, as in `consume_stats`; None: it does not know the group."""
+    """The progress of a group as each broker tells it, see `consume_stats`; None: it does not know the group."""
     asked = _each(cluster, None, questions.ask_consume_stats(cluster, group, topic), questions.read_consume_stats)
     return gather(cluster, asked, At.READABLE)
