@@ -27,6 +27,7 @@ from rmq_store.remoting.admin.required_brokers import parse_broker_names, requir
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.cluster.groups import gather_group_configs, group_configs, live_members
+from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.cluster.offsets import search_offsets
 from rmq_store.remoting.cluster.pull_request import (
     SQL92,
@@ -76,6 +77,7 @@ __all__ = [
     "MQBrokerError",
     "MessageQueue",
     "PipelineSettings",
+    "Probes",
     "PullAnswer",
     "PullFilter",
     "PullRequests",

@@ -50,7 +50,11 @@ class TopicList:
         return self._topics
 
     def look_again(self, now_ms: float) -> None:
-        """Notice topics that came or went: every 30 s, and sooner those that were looked for and are not there."""
+        """Notice topics that came or went: every 30 s, and sooner those that were looked for and are not there; later
+        while no name server answers.
+        """
+        if not self._cluster.name_servers.may_answer():
+            return
         if self._topics_at_ms is not None and now_ms - self._topics_at_ms >= TOPICS_EVERY_MS:
             self._list(now_ms)
         due = [

@@ -11,12 +11,14 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
 from pyspark_rmq.access import cluster_pool, cluster_reader
-from pyspark_rmq.cluster_read import look, outages
+from pyspark_rmq.cluster_read import look
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
+from rmq_store.backoff import Backoff
 from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.remoting.cluster import name_servers
 
 from ..planned_batches import LIMIT, planned, through_spark
 
@@ -34,7 +36,7 @@ def cluster() -> Iterator[SimulatedCluster]:
 @pytest.fixture
 def reader(cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RmqStreamReader]:
     monkeypatch.setattr(cluster_reader, "Look", partial(look.Look, bound_ms=look.LEAST_MS))
-    monkeypatch.setattr(outages, "PROBE_EVERY_MS_MAX", outages.PROBE_AFTER_MS)
+    monkeypatch.setattr(name_servers, "PROBING", Backoff(first_ms=1000, max_ms=1000))
     given = {"nameServer": cluster.name_server, "subscribe": "T", "startingOffsets": "earliest"}
     made = RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA)
     yield made
