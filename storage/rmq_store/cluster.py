@@ -26,7 +26,7 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
-from rmq_store.remoting.cluster.groups import gather_group_configs, group_configs, live_members
+from rmq_store.remoting.cluster.groups import gather_group_configs, gather_members, group_configs, live_members
 from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.cluster.offsets import search_offsets
 from rmq_store.remoting.cluster.pull_request import (
@@ -114,6 +114,7 @@ __all__ = [
     "frames_of_answer",
     "gather",
     "gather_group_configs",
+    "gather_members",
     "group_configs",
     "is_address_server",
     "is_away",

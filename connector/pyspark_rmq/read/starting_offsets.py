@@ -49,7 +49,7 @@ def subscribed(
     """Return the queues that are read, with their ranges; none of brokers that are away.
 
     `known`: the queues that the position has. While a broker of theirs is away, nobody may tell that there is a topic,
-    or a queue. None: the position is not known, so an unknown topic is no error yet.
+    or a queue. None: the position is not known, so an unknown topic or queue of a cluster is no error yet.
 
     Raises:
         UnknownTopicError: a topic that the user named does not exist.
@@ -63,8 +63,9 @@ def subscribed(
         existing = {*existing, *(queue.topic for queue in known or ())}
     for topic in subscribed_topics(existing, subscription):
         ranges = _ranges_of_topic(store, subscription, topic, known)
-        for queue_id in _chosen(subscription, topic, ranges):
-            if queue_id not in ranges and _is_held(store, Queue(topic, queue_id), known):
+        untold = _held_of_topic(store, topic, ranges, known) if subscription.assign else ()
+        for queue_id in _chosen(subscription, topic, {*ranges, *untold}):
+            if queue_id in untold or (queue_id not in ranges and known is None and isinstance(store, Brokers)):
                 continue
             if queue_id not in ranges:
                 has = ", ".join(map(str, sorted(ranges)))
@@ -83,25 +84,28 @@ def _ranges_of_topic(
     except UnknownTopicError:
         # A topic of a pattern, or of the group itself, may have gone: the position's queues are reported as deleted.
         is_named = topic in (subscription.assign or subscription.topics)
-        queues = [queue for queue in known or () if queue.topic == topic]
-        if is_named and known is not None and not any(_is_held(store, queue, known) for queue in queues):
+        if is_named and known is not None and not _held_of_topic(store, topic, (), known):
             raise
         return {}
 
 
-def _is_held(store: QueueSource, queue: Queue, known: Collection[Queue] | None) -> bool:
-    """Whether the broker of a queue that the position has is away. It may not have been asked yet."""
-    if known is None or queue not in known or not isinstance(store, Brokers):
-        return False
-    return bool(held(store, [queue])) or (not store.ranges([queue]) and bool(held(store, [queue])))
+def _held_of_topic(
+    store: QueueSource, topic: str, told: Collection[QueueId], known: Collection[Queue] | None
+) -> set[QueueId]:
+    """The queues of a topic that the position has, that are not `told`, and whose brokers are away."""
+    queues = [queue for queue in known or () if queue.topic == topic and queue.queue_id not in told]
+    if not queues or not isinstance(store, Brokers):
+        return set()
+    store.ranges(queues)  # it asks brokers that were not asked yet
+    return {queue.queue_id for queue in held(store, queues)}
 
 
-def _chosen(subscription: Subscription, topic: str, ranges: Mapping[QueueId, Range]) -> list[QueueId]:
-    """The queues of a topic that the subscription names; all of `ranges` if it names none."""
+def _chosen(subscription: Subscription, topic: str, existing: Collection[QueueId]) -> list[QueueId]:
+    """The queues of a topic that the subscription names; all that are `existing` if it names none."""
     assigned = (subscription.assign or {}).get(topic)
     if assigned is None:
-        return sorted(ranges)
-    chosen = [_in_full(Queue(topic, queue_id), ranges, "assign") for queue_id in assigned]
+        return sorted(existing)
+    chosen = [_in_full(Queue(topic, queue_id), existing, "assign") for queue_id in assigned]
     if len(set(chosen)) != len(chosen):
         refuse(f"option assign: topic {topic!r} names a queue twice: {quoted(chosen)}")
     return chosen

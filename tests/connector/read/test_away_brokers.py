@@ -556,3 +556,96 @@ def test_rows_of_a_broker_that_is_back_are_read_at_once(net: FakeNet, query: Mak
     absence.end()
     net.brokers["broker-b"].put("T", 0, 2)
     assert made.trigger(1_500) == [("T", B0, 10, 12)]
+
+
+# -- the first batch, and topics of one broker -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["silent", "forgotten", "busy"])
+@pytest.mark.parametrize(
+    ("name", "code"), [(name, code) for name, case in CASES.items() for code in sorted(case.requests - {LEAVE, UNLOCK})]
+)
+def test_a_first_batch_is_planned_again_as_it_was(
+    net: FakeNet, query: Make, stream: Make, clock: Clock, name: str, code: int, kind: str
+) -> None:
+    """Spark asks for the initial position again: its questions obey, too."""
+    first = query(CASES[name])
+    start = through_spark(first.reader.initialOffset())
+    end = through_spark(first.reader.latestOffset(start, LIMIT))
+    whole = sorted(planned(first.reader, start, end))
+    first.reader.stop()
+    absence = Absence(net, "broker-b", kind, at_code=code)
+    again = stream(**CASES[name].options)
+    clock.now_ms += 5_000
+    start = through_spark(again.initialOffset())
+    assert sorted(planned(again, start, end)) == whole
+    absence.end()
+    clock.now_ms += 40_000
+    assert sorted(planned(again, start, end)) == whole
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("restarts", [True, False])
+@pytest.mark.parametrize("way", [{"subscribe": "T,Bills"}, {"subscribePattern": "T|Bills"},
+                                 {"assign": '{"T":["broker-a:0","broker-a:1","broker-b:0"],"Bills":["broker-b:0"]}'},
+                                 {"assign": '{"T":["broker-a:0",1,"broker-b:0"],"Bills":[0]}'}])  # fmt: skip
+def test_a_topic_whose_only_broker_is_away_is_neither_unknown_nor_deleted(
+    net: FakeNet, query: Make, stream: Make, way: dict[str, str], restarts: bool, kind: str
+) -> None:
+    net.brokers["broker-b"].put("Bills", 0, 4)
+    case = Case({**EARLIEST, **way}, frozenset())
+    made = query(case)
+    made.trigger()
+    absence = Absence(net, "broker-b", kind)
+    if restarts:
+        made.reader = stream(**case.options)
+    for _ in range(3):
+        net.brokers["broker-a"].put("T", 0, 1)
+        made.trigger(31_000)
+        assert made.next("Bills") == {B0: 4} and made.next()[B0] == 10
+        assert made.next()[A0] == net.brokers["broker-a"].queues["T", 0].end
+    absence.end()
+    net.brokers["broker-b"].put("Bills", 0, 1)
+    made.trigger(40_000)
+    made.trigger(31_000)
+    made.check_all_read_once()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", [{}, {"assign": '{"T":["broker-a:0","broker-a:1","broker-b:0"]}'}])
+def test_available_now_ends_with_what_the_others_have(
+    net: FakeNet, query: Make, stream: Make, kind: str, way: dict[str, str]
+) -> None:
+    options = {**EARLIEST, **way}
+    made = query(Case(options, frozenset()))
+    made.trigger()
+    absence = Absence(net, "broker-b", kind)
+    for _ in range(2):
+        net.brokers["broker-a"].put("T", 0, 1)
+        made.reader = stream(**options)
+        made.reader.prepareForTriggerAvailableNow()
+        made.trigger()
+        assert made.trigger() == [] and made.next()[B0] == 10
+    absence.end()
+    put(net)
+    made.reader = stream(**options)
+    made.reader.prepareForTriggerAvailableNow()
+    made.trigger(40_000)
+    made.check_all_read_once()
+
+
+def test_a_queue_that_is_closed_stays_so_while_its_broker_is_away(
+    net: FakeNet, query: Make, stream: Make
+) -> None:
+    made = query(CASES["earliest"])
+    made.trigger()
+    net.brokers["broker-b"].topics["T"] |= {"read": 0, "write": 0, "perm": 2}
+    made.trigger(31_000)
+    closed = StreamPosition.from_json(made.position).closed
+    assert closed == {("T", B0): 10}
+    absence = Absence(net, "broker-b", "forgotten")
+    made.reader = stream(**EARLIEST)
+    net.brokers["broker-a"].put("T", 0, 1)
+    made.trigger(31_000)
+    assert StreamPosition.from_json(made.position).closed == closed
+    absence.end()

@@ -67,7 +67,7 @@ def consumer_connections(cluster: Cluster, group: str) -> dict[str, ConsumerConn
     Raises:
         MQBrokerError: a broker refuses. RemotingError: a master does not answer.
     """
-    found = gather(cluster, _connections(cluster, group, None)).required()
+    found = gather(cluster, _connections(cluster, group, None, questions.read_consumer_connections)).required()
     return {name: connections for name, connections in found.items() if connections is not None}
 
 
@@ -77,15 +77,25 @@ def live_members(cluster: Cluster, group: str, broker_names: Collection[str] | N
     Raises:
         MQBrokerError: a broker refuses.
     """
-    found = gather(cluster, _connections(cluster, group, broker_names)).those_that_answer()
-    return {one.client_id for each in found.values() if each is not None for one in each.connection_set}
+    return set().union(*gather_members(cluster, group, broker_names).those_that_answer().values())
+
+
+def gather_members(
+    cluster: Cluster, group: str, broker_names: Collection[str] | None = None
+) -> Gathered[str, set[str]]:
+    """The ids of the live members of a group at each of these brokers, or at all (203)."""
+    return gather(cluster, _connections(cluster, group, broker_names, _read_members))
+
+
+def _read_members(given: Given, broker_name: str) -> set[str]:
+    found = questions.read_consumer_connections(given, broker_name)
+    return set() if found is None else {one.client_id for one in found.connection_set}
 
 
 def _connections(
-    cluster: Cluster, group: str, broker_names: Collection[str] | None
-) -> dict[str, Question[ConsumerConnection | None]]:
-    command = questions.ask_consumer_connections(cluster, group)
-    return _each(cluster, broker_names, command, questions.read_consumer_connections)
+    cluster: Cluster, group: str, broker_names: Collection[str] | None, read: Callable[[Given, str], Value]
+) -> dict[str, Question[Value]]:
+    return _each(cluster, broker_names, questions.ask_consumer_connections(cluster, group), read)
 
 
 def _each(
