@@ -184,7 +184,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._absences.log(store, begin)
         back = self._history.check(store, with_opened_again(begin, ranges), ranges)
         plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first, held=away)
-        self._complete(plan.begin, ranges)
+        self._complete(plan.begin, ranges, away)
         if self._options.on_broker_away == WAIT and isinstance(store, Brokers) and store.away():
             self._idle = idle
             return start
@@ -269,7 +269,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commit(self, store: QueueSource, position: StreamPosition) -> None:
         ranges = self._poll(store, position.next)
         # The store may just have been replaced.
-        self._complete(moved(position, self._history.check(store, position, ranges)), ranges)
+        back = self._history.check(store, position, ranges)
+        self._complete(moved(position, back), ranges, held(store, position.next.keys() - ranges.keys()))
 
     def stop(self) -> None:
         """Release leases and store at once, if Spark calls this; the end of the process does the same."""
@@ -392,10 +393,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             closed |= going_on
         return closed, away
 
-    def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
+    def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range], away: Collection[Queue]) -> None:
         # The query does not commit queues that it no longer reads (unsubscribed, deleted): it has no lease on them.
         if self._member is not None:
-            self._member.completed({queue: offset for queue, offset in position.next.items() if queue in ranges})
+            read = {queue: offset for queue, offset in position.next.items() if queue in ranges or queue in away}
+            self._member.completed(read, away)
 
     def _warn_if_overruled(self) -> None:
         # A new query has asked for its initial position before. This one comes from a checkpoint.

@@ -100,6 +100,7 @@ class Query:
         self._net = net
         self.reader = stream(**options)
         self.position: dict[str, Any] | None = None
+        self.commits = True
         self.read: Counter[tuple[str, BrokerQueueId, int]] = Counter()
 
     def trigger(self, by_ms: float = 5_000) -> list[tuple[Any, ...]]:
@@ -113,7 +114,8 @@ class Query:
         if self.position == start:
             return []
         parts = planned(self.reader, start, self.position)
-        self.reader.commit(self.position)
+        if self.commits:
+            self.reader.commit(self.position)
         for topic, queue_id, first, last in parts:
             self.read.update((topic, queue_id, offset) for offset in range(first, last))
         return parts
@@ -649,3 +651,56 @@ def test_a_queue_that_is_closed_stays_so_while_its_broker_is_away(
     made.trigger(31_000)
     assert StreamPosition.from_json(made.position).closed == closed
     absence.end()
+
+
+# -- offsets of a group ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ends", [True, False])
+def test_offsets_of_a_broker_that_goes_behind_a_batch_are_owed(
+    net: FakeNet, query: Make, kind: str, ends: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = query(CASES["a group"])
+    made.trigger()
+    made.trigger()
+    broker = net.brokers["broker-b"]
+    assert broker.offsets["g", "T", 0] == 10
+    put(net)
+    made.commits = False
+    made.trigger()
+    absence = Absence(net, "broker-b", kind)
+    made.trigger()
+    made.trigger()
+    assert net.brokers["broker-a"].offsets["g", "T", 0] == 13
+    assert not {COMMIT, OFFSET} & set(absence.calls[6:]), "whoever was silent once is asked by probes and renewals"
+    if ends:
+        made.reader.stop()
+        assert "the query ends, and no master has taken these offsets: " in caplog.text
+        assert "at 13" in caplog.text
+        return
+    absence.end()
+    made.trigger(40_000)
+    made.trigger()
+    assert broker.offsets["g", "T", 0] == 13
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_offset_that_an_operator_has_moved_is_not_set_back_because_its_broker_was_away(
+    net: FakeNet, query: Make, stream: Make, kind: str
+) -> None:
+    first = query(CASES["a group"])
+    first.trigger()
+    first.trigger()
+    first.reader.stop()
+    broker = net.brokers["broker-b"]
+    broker.offsets["g", "T", 0] = 12
+    absence = Absence(net, "broker-b", kind)
+    first.reader = stream(**GROUP)
+    net.brokers["broker-a"].put("T", 0, 1)
+    first.trigger()
+    first.trigger()
+    absence.end()
+    first.trigger(40_000)
+    first.trigger()
+    assert broker.offsets["g", "T", 0] == 12
