@@ -20,7 +20,7 @@ from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
 from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, StreamPosition, describe, refuse
-from pyspark_rmq.position.queue_ids import QueueId, named_in_full, quoted
+from pyspark_rmq.position.queue_ids import QueueId, broker_of, named_in_full, quoted
 from pyspark_rmq.read import loss_report
 from pyspark_rmq.read.away_brokers import late_queue_start
 from pyspark_rmq.read.loss_detection import report_loss
@@ -275,6 +275,7 @@ def resolve(store: QueueSource, position: Position, ranges: Ranges, option: str)
 
     Raises:
         UsageError: the position leaves out a queue, names one that is not read, or is after the end of a queue.
+        BrokerAwayError: it names one whose broker is away, and the reader goes on without such brokers.
     """
     if position.kind == "timestamps":
         option += "ByTimestamp"
@@ -284,8 +285,28 @@ def resolve(store: QueueSource, position: Position, ranges: Ranges, option: str)
         if missing:
             refuse(f"option {option} must name every queue that is read; missing: {', '.join(map(str, missing))}")
         if unknown:
+            _refuse_away(store, unknown, option)
             refuse(f"option {option} names queues that are not read: {', '.join(map(str, unknown))}")
     return {queue: _resolve_one(store, position, queue, limits, option) for queue, limits in ranges.items()}
+
+
+def _refuse_away(store: QueueSource, queues: Collection[Queue], option: str) -> None:
+    """Raise `BrokerAwayError` if queues that an option names are at brokers that are away: later nobody would know
+    where they were to start.
+    """
+    named = [queue for queue in queues if broker_of(queue.queue_id) is not None]
+    if not named or not isinstance(store, Brokers):
+        return
+    store.ranges(named)  # it asks brokers that were not asked yet
+    if away := held(store, named):
+        from rmq_store.cluster import BrokerAwayError
+
+        names = sorted({str(broker_of(queue.queue_id)) for queue in away})
+        raise BrokerAwayError(
+            f"option {option} names queues whose brokers are away: {', '.join(map(str, sorted(away)))}. Start the "
+            f"query when {', '.join(names)} can be reached",
+            tuple(names),
+        )
 
 
 def _resolve_one(store: QueueSource, position: Position, queue: Queue, limits: Range, option: str) -> int:

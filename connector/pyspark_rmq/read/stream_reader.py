@@ -115,6 +115,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def _first_position(self, store: QueueSource, since: Mapping[str, int]) -> StreamPosition:
+        from rmq_store.cluster import BrokerAwayError
         from rmq_store.errors import UsageError
 
         ranges = self._poll(store, ())
@@ -122,7 +123,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._refused = None
         try:
             start = starting_offsets.stream_start(store, self._options, ranges)
-        except UsageError as error:
+        except (UsageError, BrokerAwayError) as error:
             # A new query is refused by `latestOffset`. A first batch that is repeated knows where it began, and
             # goes on although, say, the option does not name a queue that was added since.
             self._refused = error

@@ -1,13 +1,15 @@
 """Streams while a broker is away: the table of questions of a plan, and of absences at each of them.
 
-The table has a row for each request that a plan makes. A request without a row fails here.
+`CASES` has a row for each request to brokers that the plans of a query make, and `CALLERS` for each call of Spark that
+makes one, and its target. A request without a row fails here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +19,7 @@ from pyspark_rmq.access import cluster_reader
 from pyspark_rmq.position.position import StreamPosition
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.errors import DataLossError, UnknownTopicError
-from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet, frame
 from ..planned_batches import LIMIT, planned, through_spark
@@ -83,6 +85,21 @@ CASES: Final[dict[str, Case]] = {
     "a group of 4.9": Case(GROUP, frozenset({ENDS, KIND, PULL, FIGURES, PROGRESS, *LEASE}), of_4_9),
 }
 # All kinds of absence with two queries, and with the others those that differ most.
+ROUTE, CLUSTERS, TOPICS = 105, 106, 206
+# Target -> request -> the calls of Spark whose plans may make it. Each of them is met by an absence below: a new query
+# (initialOffset, latestOffset), a running one (latestOffset, partitions, commit), a first batch that is planned again
+# (initialOffset, partitions), and name servers that are away under a running one.
+ALL: Final = frozenset({"initialOffset", "latestOffset", "partitions", "commit"})
+LATER: Final = ALL - {"initialOffset"}
+STARTS: Final = frozenset({"initialOffset", "latestOffset"})
+CALLERS: Final[dict[str, dict[int, frozenset[str]]]] = {
+    "broker": {
+        ENDS: ALL, LEAST: ALL, MOST: ALL, FIGURES: ALL, KIND: ALL, PULL: LATER, BY_TIME: STARTS,
+        OFFSET: ALL, PROGRESS: ALL, GROUPS: frozenset({"initialOffset"}), COMMIT: LATER,
+        LOCK: ALL, HEARTBEAT: ALL, MEMBERS: ALL, UNLOCK: ALL, LEAVE: ALL,
+    },
+    "name server": {ROUTE: ALL, CLUSTERS: ALL, TOPICS: ALL},
+}  # fmt: skip
 AT_A_REQUEST: Final = [
     (name, code, kind)
     for name, case in CASES.items()
@@ -101,6 +118,8 @@ class Query:
         self.reader = stream(**options)
         self.position: dict[str, Any] | None = None
         self.commits = True
+        # (Call of Spark, target, request).
+        self.asked: set[tuple[str, str, int]] = set()
         self.read: Counter[tuple[str, BrokerQueueId, int]] = Counter()
 
     def trigger(self, by_ms: float = 5_000) -> list[tuple[Any, ...]]:
@@ -108,17 +127,29 @@ class Query:
         self._clock.now_ms += by_ms
         self.reader._idle = None
         if self.position is None:
-            self.position = through_spark(self.reader.initialOffset())
+            with self._noting("initialOffset"):
+                self.position = through_spark(self.reader.initialOffset())
         start = self.position
-        self.position = through_spark(self.reader.latestOffset(start, LIMIT))
+        with self._noting("latestOffset"):
+            self.position = through_spark(self.reader.latestOffset(start, LIMIT))
         if self.position == start:
             return []
-        parts = planned(self.reader, start, self.position)
+        with self._noting("partitions"):
+            parts = planned(self.reader, start, self.position)
         if self.commits:
-            self.reader.commit(self.position)
+            with self._noting("commit"):
+                self.reader.commit(self.position)
         for topic, queue_id, first, last in parts:
             self.read.update((topic, queue_id, offset) for offset in range(first, last))
         return parts
+
+    @contextlib.contextmanager
+    def _noting(self, caller: str) -> Iterator[None]:
+        before = len(self._net.calls)
+        yield
+        for address, command in self._net.calls[before:]:
+            target = "name server" if address in self._net.name_servers else "broker"
+            self.asked.add((caller, target, command.code))
 
     def next(self, topic: str = "T") -> dict[BrokerQueueId, int]:
         """The next offset of each queue of a topic."""
@@ -171,6 +202,7 @@ def test_the_table_has_a_row_for_each_request_of_a_plan(net: FakeNet, query: Mak
     made.trigger()
     assert not set(net.codes()) - CASES[name].requests
     assert not CASES[name].requests - {FIGURES, LEAVE, UNLOCK} - set(net.codes()), "a row that nobody asks"
+    assert not [one for one in made.asked if one[0] not in CALLERS[one[1]].get(one[2], ())]
 
 
 @pytest.mark.parametrize(("name", "code", "kind"), AT_A_REQUEST)
@@ -704,3 +736,24 @@ def test_an_offset_that_an_operator_has_moved_is_not_set_back_because_its_broker
     first.trigger(40_000)
     first.trigger()
     assert broker.offsets["g", "T", 0] == 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_offsets_of_the_user_for_a_broker_that_is_away_are_not_forgotten(
+    net: FakeNet, query: Make, stream: Make, kind: str
+) -> None:
+    case = Case({"startingOffsets": '{"T":{"broker-a:0":3,"broker-a:1":-1,"broker-b:0":4}}'}, frozenset())
+    first = query(case)
+    start = through_spark(first.reader.initialOffset())
+    end = through_spark(first.reader.latestOffset(start, LIMIT))
+    whole = [("T", A0, 3, 10), ("T", B0, 4, 10)]
+    assert sorted(planned(first.reader, start, end)) == whole
+    absence = Absence(net, "broker-b", kind)
+    new = query(case)
+    with pytest.raises(BrokerAwayError, match=r"startingOffsets names queues whose brokers are away: T-broker-b:0"):
+        new.trigger()
+    again = stream(**case.options)
+    start = through_spark(again.initialOffset())
+    assert sorted(planned(again, start, end)) == whole, "a first batch that is planned again knows where it began"
+    absence.end()
+    assert query(case).trigger() == whole
