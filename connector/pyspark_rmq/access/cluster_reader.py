@@ -96,7 +96,7 @@ class ClusterReader:
         self._ends = KnownEnds(asked)
         self._polled_ms = -LOOK_MS_MAX
         self._found_news = False
-        self._topics = TopicList(asked, lambda: self._ends.topics)
+        self._topics = TopicList(asked)
         self._required = RequiredBrokers(asked)
         self._group: GroupLease | None = None
 
@@ -161,7 +161,7 @@ class ClusterReader:
                     if not is_away(error) or away >= look.away.keys():
                         raise
         finally:
-            self._outages.found(look.away, self._timer_ms())
+            self._outages.found(look.silent, self._timer_ms())
 
     def topics(self) -> Mapping[str, object]:
         """All topics of the namespace by name, at most 30 s old; the same object as long as nothing changed."""

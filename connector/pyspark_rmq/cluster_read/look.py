@@ -4,9 +4,10 @@ A plan is one call of Spark: `latestOffset`, `partitions`, `commit`, `initialOff
 `Look`, whoever asks them: ends (202, 31, 30), kinds (351), messages at positions (11), places by time (29), offsets and
 names of a group (14, 208, 201), figures (28). So no question can forget a rule:
 
-    begin(without)                   a plan begins. Brokers that are away since an earlier plan are not asked: `outages`
+    begin(silent)                    a plan begins. Who is silent since an earlier one is not asked: `outages`
     no answer, no address, busy      `is_away` is the one judgement. The process is asked no more in this plan
-    all processes of a broker        the broker is `away`. Whoever asks it has its first error at once
+    all processes of a broker        the broker is `away`. Whoever asks it has its first error at once. While a slave
+                                     answers it is not
     it answers at another address    it is there
     another error                    not looked at: no rights, no such topic, bytes that do not decode end the query
     waiting                          for all who are silent BOUND_MS together; beyond that LEAST_MS for each question
@@ -48,11 +49,12 @@ BOUND_MS: Final = 2500
 LEAST_MS: Final = 500
 """Time for the answer of a broker that lives, when the bound is used up."""
 MISSING_ROUTE_EVERY_MS: Final = 1000.0
-_NOBODY: Final[Mapping[str, BrokerError]] = MappingProxyType({})
+Process = tuple[str, int]
+"""A broker's name, and the id of one of its processes."""
 
 
-class _Silence(NamedTuple):
-    """A process that has not answered in this plan, and where it was asked; None: it has no address."""
+class Silence(NamedTuple):
+    """The first error of a process that does not answer, and where it was asked; None: it has no address."""
 
     error: BrokerError
     address: str | None
@@ -68,24 +70,27 @@ class Look(Cluster):
         self._closes = False
         self._bound_ms = bound_ms
         self._waited_ms = 0.0
-        self._without = _NOBODY
-        self._silent: dict[tuple[str, int], _Silence] = {}
+        self._silent: dict[Process, Silence] = {}
         self._away: dict[str, BrokerError] = {}
-        # (Broker, id) -> where it was asked last in this plan.
-        self._asked_at: dict[tuple[str, int], str] = {}
+        # Where processes were asked last in this plan.
+        self._asked_at: dict[Process, str] = {}
         # Of all plans: the routes that name servers have shown, with the addresses of brokers.
         self._seen: dict[str, TopicRoute] = {}
         # When a name server did not know a topic.
         self._missing_ms: dict[str, float] = {}
         self._addresses_seen: dict[str, Mapping[int, str]] = {}
 
-    def begin(self, without: Mapping[str, BrokerError] = _NOBODY) -> None:
-        """A plan begins. The brokers `without` are not asked in it, and have the error given here."""
+    def begin(self, silent: Mapping[Process, Silence] = MappingProxyType({})) -> None:
+        """A plan begins. The processes that are `silent` are not asked in it, unless they have another address now."""
         self._waited_ms = 0.0
-        self._without = without
-        self._away = dict(without)
-        self._silent.clear()
+        self._silent = dict(silent)
+        self._away.clear()
         self._asked_at.clear()
+
+    @property
+    def silent(self) -> Mapping[Process, Silence]:
+        """The processes that have not answered, in this plan or since before."""
+        return self._silent
 
     @property
     def away(self) -> Mapping[str, BrokerError]:
@@ -138,8 +143,6 @@ class Look(Cluster):
         """As `Cluster.address`, or one that was registered before. Raises the error of a process that is asked no more
         in this plan.
         """
-        if broker_name in self._without:
-            raise _as_silence(self._without[broker_name])
         silence = self._silent.get((broker_name, broker_id))
         if silence is not None and silence.address is None:
             raise _as_silence(silence.error)
@@ -208,14 +211,14 @@ class Look(Cluster):
         error = _silence_in(given, broker_name)
         if error is not None:
             self._note(broker_name, broker_id, error)
-        elif isinstance(given, RemotingCommand) and broker_name not in self._without:
+        elif isinstance(given, RemotingCommand):
             self._silent.pop((broker_name, broker_id), None)
             self._away.pop(broker_name, None)
 
     def _note(self, broker_name: str, broker_id: int, error: BrokerError) -> None:
         before = self._silent.get((broker_name, broker_id))
         at = self._asked_at.get((broker_name, broker_id))
-        self._silent[broker_name, broker_id] = _Silence(error if before is None else before.error, at)
+        self._silent[broker_name, broker_id] = Silence(error if before is None else before.error, at)
 
     def _process_ids(self, broker_name: str) -> Collection[int]:
         try:

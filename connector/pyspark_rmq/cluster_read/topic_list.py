@@ -1,13 +1,13 @@
 """Lists the topics of a cluster, in few calls to the name servers.
 
 Name servers that do not answer, or that refuse because they have just begun, change nothing that is known. One that has
-just begun lists few topics: those that are read stay, because only their brokers say that they are gone (`ends`).
+just begun may list few topics: of those that a stream reads its position knows (`starting_offsets.subscribed`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark_rmq.cluster_read.look import tells_nothing
@@ -24,12 +24,11 @@ LOOKED_AT_ONCE: Final = 1
 
 class TopicList:
     """The topics of a cluster, and which of those that were looked for are there. `changes` grows when one of those
-    comes or goes. `read`: the topics whose brokers tell of them. Times are in ms, of a clock that never goes back.
+    comes or goes. Times are in ms, of a clock that never goes back.
     """
 
-    def __init__(self, cluster: Cluster, read: Callable[[], Collection[str]]) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._read = read
         self._topics: Mapping[str, object] = {}
         self._topics_at_ms: float | None = None
         self._refusal: MQBrokerError | None = None
@@ -95,6 +94,5 @@ class TopicList:
             _log.warning("the known topics stay in use: %s", error)
             return
         self._refusal = None
-        names = sorted({*names, *self._topics.keys() & self._read()})
         if list(self._topics) != names:
             self._topics = dict.fromkeys(names)

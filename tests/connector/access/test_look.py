@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.cluster_read.look import BOUND_MS, LEAST_MS, Look
+from pyspark_rmq.cluster_read.look import BOUND_MS, LEAST_MS, Look, Silence
 from pyspark_rmq.cluster_read.outages import Outages
 from rmq_store.cluster import At, Question, ask_runtime_info, checked, gather
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, RemotingTimeoutError
@@ -173,16 +173,36 @@ def test_others_who_ask_the_cluster_are_not_kept_from_it(net: TimedNet) -> None:
     assert not net.closed
 
 
-def test_a_broker_that_is_away_is_not_asked_by_later_plans_but_by_probes(net: TimedNet) -> None:
+def test_silent_processes_are_not_asked_by_later_plans(net: TimedNet, look: Look) -> None:
+    """A master whose slave answers is waited for once, too."""
+    silence(net, "broker-b", 0, 1)
+    silence(net, "broker-c", 0)
+    ask(look, "broker-b", "broker-c")
+    for _ in range(3):
+        net.calls.clear()
+        look.begin(dict(look.silent))
+        assert set(look.away) == {"broker-b"}
+        assert ask(look, "broker-c") == {"broker-c": None}
+        assert isinstance(ask(look, "broker-b")["broker-b"], RemotingTimeoutError)
+        assert [address for address, _ in net.calls] == ["broker-c-1:10911"]
+    net.brokers["broker-b"].processes[2] = type(net.brokers["broker-b"].processes[1])(net.brokers["broker-b"], 2)
+    net.now_ms += 31_000
+    look.begin(dict(look.silent))
+    assert ask(look, "broker-b") == {"broker-b": None} and not look.away, "another slave"
+
+
+B1 = ("broker-b", 1)
+GONE = {B1: Silence(RemotingConnectError("gone"), "broker-b-1:10911")}
+
+
+def test_a_silent_process_is_probed_beside_the_plans(net: TimedNet) -> None:
     outages = Outages(net.cluster(timer=net.timer))
-    error = RemotingConnectError("gone")
-    for process in net.brokers["broker-b"].processes.values():
-        process.down = True
-    outages.found({"broker-b": error}, 0.0)
+    net.brokers["broker-b"].processes[1].down = True
+    outages.found(GONE, 0.0)
     probed: list[float] = []
     for now_ms in range(0, 120_000, 500):
         net.calls.clear()
-        assert outages.not_back(float(now_ms)) == {"broker-b": error}
+        assert outages.not_back(float(now_ms)) == GONE
         if FIGURES in net.codes():
             probed.append(now_ms / 1000)
     assert probed == [1, 3, 7, 15, 31, 61, 91]
@@ -193,13 +213,13 @@ def test_a_broker_that_is_away_is_not_asked_by_later_plans_but_by_probes(net: Ti
     assert outages.not_back(200_000.0) == {} and not net.codes()
 
 
-def test_a_broker_that_goes_again_at_once_is_probed_as_before(net: TimedNet) -> None:
+def test_one_that_goes_again_at_once_is_probed_as_before(net: TimedNet) -> None:
     outages = Outages(net.cluster(timer=net.timer))
-    outages.found({"broker-b": RemotingConnectError("gone")}, 0.0)
+    outages.found(GONE, 0.0)
     assert outages.not_back(1_000.0) == {}
-    outages.found({"broker-b": RemotingConnectError("gone again")}, 1_000.0)
+    outages.found(GONE, 1_000.0)
     net.calls.clear()
-    assert set(outages.not_back(2_900.0)) == {"broker-b"} and not net.calls
+    assert set(outages.not_back(2_900.0)) == {B1} and not net.calls
     assert outages.not_back(3_000.0) == {}
 
 
@@ -209,15 +229,17 @@ def test_a_probe_is_answered_by_a_refusal_and_not_by_being_busy(
 ) -> None:
     outages = Outages(net.cluster(timer=net.timer))
     net.brokers["broker-b"].refused[FIGURES] = answer
-    outages.found({"broker-b": RemotingConnectError("gone")}, 0.0)
+    outages.found(GONE, 0.0)
     assert (outages.not_back(1_000.0) == {}) is is_back
+    net.brokers["broker-b"].refused.clear()
+    assert outages.not_back(3_000.0) == {}, "it is probed again"
 
 
 def test_nobody_waits_for_a_probe(net: TimedNet) -> None:
     outages = Outages(net.cluster(timer=net.timer))
-    outages.found({"broker-b": RemotingConnectError("gone")}, 0.0)
+    outages.found(GONE, 0.0)
     net.held = []
-    assert set(outages.not_back(1_000.0)) == {"broker-b"} and len(net.held) == 2
-    assert set(outages.not_back(60_000.0)) == {"broker-b"} and len(net.held) == 2, "one of each process at a time"
+    assert outages.not_back(1_000.0) == GONE and len(net.held) == 1
+    assert outages.not_back(60_000.0) == GONE and len(net.held) == 1, "one at a time"
     net.release()
     assert outages.not_back(60_000.0) == {}

@@ -52,24 +52,32 @@ class Probes:
     """Requests to processes that have not answered, beside all other work: nobody waits for them. They leave after 1 s,
     2 s more, 4 s more, and so on, every 30 s at last; the next ones not before those on their way have ended.
 
-    `send` sends one to each process that there is now. Times are in ms, of a clock that never goes back.
+    `send` sends one to each process that there is now; `counts` judges an answer. Times are in ms, of a clock that
+    never goes back.
     """
 
-    def __init__(self, send: Callable[[], list[Future[RemotingCommand]]], now_ms: float) -> None:
+    def __init__(
+        self,
+        send: Callable[[], list[Future[RemotingCommand]]],
+        now_ms: float,
+        counts: Callable[[RemotingCommand], bool] = lambda _: True,
+    ) -> None:
         self._send = send
+        self._counts = counts
         self._tries = 1
         self._due_ms = now_ms + PROBING.wait_ms(self._tries)
         self._sent: list[Future[RemotingCommand]] = []
 
-    def answers(self, now_ms: float) -> list[RemotingCommand]:
-        """The answers to the last ones, whatever codes they have. Those that are due leave here."""
-        done = [probe for probe in self._sent if probe.done()]
-        if now_ms >= self._due_ms and len(done) == len(self._sent):
+    def are_answered(self, now_ms: float) -> bool:
+        """Whether one of the last ones has an answer that counts. Those that are due leave here."""
+        if not self._has_answer() and now_ms >= self._due_ms and all(probe.done() for probe in self._sent):
             self._sent = self._send()
             self._tries += 1
             self._due_ms = now_ms + PROBING.wait_ms(self._tries)
-            done = [probe for probe in self._sent if probe.done()]
-        return [probe.result() for probe in done if probe.exception() is None]
+        return self._has_answer()
+
+    def _has_answer(self) -> bool:
+        return any(probe.done() and probe.exception() is None and self._counts(probe.result()) for probe in self._sent)
 
     def again(self) -> None:
         """A process has answered a probe, and no question behind it."""
@@ -160,7 +168,7 @@ class NameServers:
         """Whether a question is worth its time limit: not from the moment at which no name server has answered, until
         one answers a probe. Probes that are due leave here; nobody waits for them.
         """
-        if self._probes is not None and self._probes.answers(self._timer()):
+        if self._probes is not None and self._probes.are_answered(self._timer()):
             self._probes = None
         return self._probes is None
 
