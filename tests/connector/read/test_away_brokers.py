@@ -757,3 +757,26 @@ def test_offsets_of_the_user_for_a_broker_that_is_away_are_not_forgotten(
     assert sorted(planned(again, start, end)) == whole, "a first batch that is planned again knows where it began"
     absence.end()
     assert query(case).trigger() == whole
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_master_that_hangs_beside_its_slave_is_waited_for_once(net: FakeNet, query: Make, name: str) -> None:
+    made = query(CASES[name])
+    made.trigger()
+    made.trigger()
+    master = net.brokers["broker-b"].processes[0]
+    master.silent, master.asked = True, []
+    net.brokers["broker-b"].put("T", 0, 1)
+    made.trigger()
+    first = len(master.asked)
+    # A plan of a group commits what is done, too: only masters take that, after a while.
+    assert first <= (1 if "group" not in CASES[name].options else 3), [command.code for command in master.asked]
+    for _ in range(20):
+        net.brokers["broker-b"].put("T", 0, 1)
+        made.trigger(500)
+    assert made.next()[B0] == net.brokers["broker-b"].queues["T", 0].end, "its slave is read"
+    later = Counter(command.code for command in master.asked[first:])
+    assert later.pop(FIGURES) == 3 and not later
+    master.silent = False
+    made.trigger(40_000)
+    made.trigger()
