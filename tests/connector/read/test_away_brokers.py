@@ -20,6 +20,7 @@ from pyspark_rmq.position.position import StreamPosition
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.errors import DataLossError, UnknownTopicError
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet, frame
 from ..planned_batches import LIMIT, planned, through_spark
@@ -53,6 +54,15 @@ def of_4_9(net: FakeNet) -> None:
     for broker in net.brokers.values():
         for process in broker.processes.values():
             process.version = 407
+    call = net.call
+
+    def with_progress(address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        if command.code != PROGRESS:
+            return call(address, command, timeout_ms)
+        net.calls.append((address, command))
+        return response_to(command, 0, body=b'{"consumeTps":0.0,"offsetTable":{}}')
+
+    net.call = with_progress  # type: ignore[method-assign]
 
 
 def three_topics(net: FakeNet) -> None:

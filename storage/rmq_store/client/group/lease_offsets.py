@@ -23,11 +23,7 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import gather_consume_stats
-from rmq_store.remoting.cluster.offsets import (
-    gather_consumer_offsets,
-    query_consumer_offsets,
-    try_update_consumer_offsets,
-)
+from rmq_store.remoting.cluster.offsets import query_consumer_offsets, try_update_consumer_offsets
 from rmq_store.remoting.cluster.pull_request import PullFilter, pull
 
 _log = logging.getLogger(__name__)
@@ -106,10 +102,8 @@ class LeaseOffsets:
             asked = [other for other in self._asked if other not in self._young] or [queue]
             if queue not in asked:
                 asked.append(queue)
-            told = gather_consumer_offsets(self._asks, self._group, asked, set_zero_if_not_found=None).told
-            told[queue].required()
-            found = {other: one.required() for other, one in told.items() if not one.is_away}
-            self._young |= {other: one is not None and one.offset == 0 for other, one in found.items()}
+            found = query_consumer_offsets(self._asks, self._group, asked, set_zero_if_not_found=None)
+            self._young |= {other: other in found and found[other].offset == 0 for other in asked}
         return self._young[queue]
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
