@@ -72,7 +72,7 @@ class Look(Cluster):
         self._waited_ms = 0.0
         self._silent: dict[Process, Silence] = {}
         self._away: dict[str, BrokerError] = {}
-        # Where processes were asked last in this plan.
+        # The addresses at which processes were asked last in this plan.
         self._asked_at: dict[Process, str] = {}
         # Of all plans: the routes that name servers have shown, with the addresses of brokers.
         self._seen: dict[str, TopicRoute] = {}

@@ -98,8 +98,8 @@ class GroupMember:
         A queue that is reported for the first time is committed only if that moves the group forward. If the committed
         offset is already further, an operator has moved it, and this query must not undo that before it advances.
 
-        Brokers of the queues `away` do not tell what is committed there. What this process has reported of them before
-        goes on: the store owes it until they are back. Others wait.
+        Brokers of the queues `away` do not tell what is committed there. The store owes what this process has reported
+        of them before, until they are back. Other queues of theirs wait.
         """
         from rmq_store.errors import LeaseHeldError
 
