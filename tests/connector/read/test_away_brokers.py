@@ -790,3 +790,16 @@ def test_a_master_that_hangs_beside_its_slave_is_waited_for_once(net: FakeNet, q
     master.silent = False
     made.trigger(40_000)
     made.trigger()
+
+
+def test_known_ends_of_a_broker_that_is_back_are_asked_for_however_fresh_the_others_are(
+    net: FakeNet, query: Make
+) -> None:
+    made = query(CASES["earliest"])
+    made.trigger()
+    absence = Absence(net, "broker-b", "silent")
+    made.trigger()
+    made.trigger(995)
+    absence.end()
+    net.brokers["broker-b"].put("T", 0, 2)
+    assert made.trigger(8) == [("T", B0, 10, 12)], "the first probe was due after a second"
