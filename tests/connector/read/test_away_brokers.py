@@ -54,15 +54,20 @@ def of_4_9(net: FakeNet) -> None:
     for broker in net.brokers.values():
         for process in broker.processes.values():
             process.version = 407
+    tell(net, PROGRESS, b'{"consumeTps":0.0,"offsetTable":{}}')
+
+
+def tell(net: FakeNet, code: int, body: bytes) -> None:
+    """All brokers answer requests of a code."""
     call = net.call
 
-    def with_progress(address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        if command.code != PROGRESS:
+    def answering(address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        if command.code != code:
             return call(address, command, timeout_ms)
         net.calls.append((address, command))
-        return response_to(command, 0, body=b'{"consumeTps":0.0,"offsetTable":{}}')
+        return response_to(command, 0, body=body)
 
-    net.call = with_progress  # type: ignore[method-assign]
+    net.call = answering  # type: ignore[method-assign]
 
 
 def three_topics(net: FakeNet) -> None:
@@ -76,6 +81,7 @@ def committed(net: FakeNet) -> None:
         broker.groups.add("g")
         for topic, queue_id in broker.queues:
             broker.offsets["g", topic, queue_id] = 0
+    tell(net, GROUPS, b'{"subscriptionGroupTable":{}}')
 
 
 EARLIEST: Final = {"startingOffsets": "earliest"}
