@@ -749,8 +749,9 @@ def test_an_offset_that_an_operator_has_moved_is_not_set_back_because_its_broker
     first.trigger()
     first.trigger()
     absence.end()
-    first.trigger(40_000)
-    first.trigger()
+    for _ in range(3):
+        net.brokers["broker-a"].put("T", 0, 1)
+        first.trigger(40_000)
     assert broker.offsets["g", "T", 0] == 12
 
 
