@@ -145,9 +145,9 @@ FAULTS: Final = (
         f"{_S}/client/consumers/test_push_undecodable.py::test_it_becomes_a_dead_letter_and_its_neighbours_are_consumed",
     ),
     Fault(
-        "A message is damaged that a `SimpleConsumer` should get.", f"{_E}/broker/pop/pop_take.py",
-        "one.visible_at_ms > now_ms and one.key not in damaged for one in given",
-        "one.visible_at_ms > now_ms for one in given",
+        "A message is damaged that a `SimpleConsumer` should get.", f"{_E}/broker/pop/pop_selection.py",
+        "one.visible_at_ms > now_ms and one.key not in damaged for one in messages",
+        "one.visible_at_ms > now_ms for one in messages",
         f"{_S}/broker/pop/test_pop_queues.py::test_a_damaged_message_locks_no_queue",
     ),
     Fault(
