@@ -179,7 +179,8 @@ class Selection:
 
 
 class PopAvailability:
-    """What one group could receive of one topic: counts and peeks, which take no lock, write nothing, and hide nothing.
+    """The messages that one group could receive of one topic: counts and peeks. They take no lock, write nothing, and
+    hide nothing.
 
     A queue in which the group has no offset begins at its first message. One whose committed offset another program
     moved begins there.
