@@ -630,7 +630,7 @@ FAULTS: Final = (
         f"{_C}/retry/test_consume_once.py::test_a_task_that_runs_again_has_its_effect_once",
     ),
     Fault(
-        "`consume(..., idempotency=...)` with `outside=True`", f"{_E}/reliable/inbox/once.py",
+        "`consume(..., idempotency=...)` with `outside=True`", f"{_E}/reliable/inbox/exactly_once.py",
         "            if not is_mine:\n                self._doubt(",
         "            if is_mine is None:\n                self._doubt(",
         f"{_S}/reliable/test_once.py::test_an_effect_elsewhere_of_two_workers_is_in_doubt",
@@ -643,8 +643,8 @@ FAULTS: Final = (
     ),
     Fault(
         "Several messages come with the id of one", f"{_E}/reliable/inbox/handling.py",
-        "        if verdicts.outcomes[receipt.message_id] is Outcome.OTHER:\n",
-        "        if verdicts.outcomes[receipt.message_id] is None:\n",
+        "        if verdicts.outcomes[delivery.message_id] is HandlerOutcome.OTHER:\n",
+        "        if verdicts.outcomes[delivery.message_id] is None:\n",
         f"{_S}/reliable/test_same_id.py::test_each_message_that_was_made_of_another_one_is_done_once",
     ),
 )  # fmt: skip
