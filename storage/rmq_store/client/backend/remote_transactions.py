@@ -60,7 +60,7 @@ class RemoteTransactions:
         self._cluster = cluster
         self._members: dict[str, _Member] = {}
         # Two threads that open groups at a time start one thread: `close` stops no more.
-        self._turn = Guard()
+        self._guard = Guard()
         self._stop: SimpleQueue[None] = SimpleQueue()
         self._beats: Background | None = None
 
@@ -74,7 +74,7 @@ class RemoteTransactions:
             )
         self._cluster.client.on_request(RequestCode.CHECK_TRANSACTION_STATE, self.on_check)
         self.heartbeat(group, member)
-        with self._turn.entered():
+        with self._guard.entered():
             if self._beats is None:
                 self._beats = Background(self._beat, "rmq-producer-heartbeats")
                 self._beats.start()

@@ -94,7 +94,7 @@ class _HeldOfShares(HeldRequests[Share, H]):
 
     def _look_where(self, concerns: Callable[[Share], bool]) -> None:
         if self._held:  # mostly nobody waits, and no lock is needed
-            with self._turn:
+            with self._lock:
                 self.look_soon([share for share in self._held if concerns(share)])
 
 
