@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from pyspark_rmq.access.cluster_lookup import ClusterRows, find_rows, group_names, redriven_letters
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
-from pyspark_rmq.cluster_read.frames import RangeReader, queue_of
 from pyspark_rmq.cluster_read.known_ends import LOOK_MS_MAX, KnownEnds
 from pyspark_rmq.cluster_read.places import Places
+from pyspark_rmq.cluster_read.range_reader import RangeReader, queue_of
 from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId

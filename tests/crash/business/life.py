@@ -186,7 +186,7 @@ class Life:
 
     def _people(self, setting: Setting, stubs: sa.Engine, other: sa.Engine, found: judge.Found) -> None:
         from rmq_store.reliable import Inboxes
-        from rmq_store.reliable.desk import manual_work
+        from rmq_store.reliable.operator import manual_work
 
         self._seen["rounds of people"] += 1
         setting.words[Word.CLOCK_MS] += _HOUR_MS

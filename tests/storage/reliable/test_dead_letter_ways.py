@@ -15,7 +15,7 @@ from rmq_store.client import LocalBackend, Message, MessageExt, Producer, PushCo
 from rmq_store.reliable import Idempotency, Inboxes, Outbox, Relay, RelayService, Tables, create_tables, open_engine
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import now_ms
-from rmq_store.reliable.desk.manual_work import Outcome, retry
+from rmq_store.reliable.operator.manual_work import Outcome, retry
 
 
 class Shop:

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from rmq_store.reliable import Tables, open_engine
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import now_ms
-from rmq_store.reliable.desk import manual_work, message_report, stub_status
-from rmq_store.reliable.desk.manual_work import Outcome
+from rmq_store.reliable.operator import manual_work, message_report, stub_status
+from rmq_store.reliable.operator.manual_work import Outcome
 from rmq_store.reliable.relay.inboxes import Inboxes
 
 

@@ -14,7 +14,7 @@ from rmq_store import Store
 from rmq_store.client import LocalBackend, Message, MessageExt, Producer, PushConsumer
 from rmq_store.reliable import DeadLetters, Idempotency, Outbox, Relay, Tables, open_engine
 from rmq_store.reliable.database.leases import now_ms
-from rmq_store.reliable.desk.manual_work import Outcome, retry, void_message
+from rmq_store.reliable.operator.manual_work import Outcome, retry, void_message
 from rmq_store.reliable.relay.inboxes import Inboxes
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reliable.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmq_store.broker.pop.pop_state import Given, PopState
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
 from rmq_store.errors import InvalidReceiptHandleError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

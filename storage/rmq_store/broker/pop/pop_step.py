@@ -23,7 +23,7 @@ from rmq_store.broker.pop.pop_state import Change, Dying, Given, Gone, Key, Posi
 from rmq_store.broker.pop.pop_take import DEAD_MAX, Take, Wish, is_exhausted
 from rmq_store.errors import CorruptionError, ResponseError
 from rmq_store.format.text.names import RETRY_PREFIX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import Clock
 from rmq_store.protocol.results import QueueRange
 

@@ -18,7 +18,7 @@ from typing import Final
 from rmq_store.broker.pop.pop_messages import Damaged, PropertyFilter, Room, StoredRow, TopicReader
 from rmq_store.broker.pop.pop_state import Change, Given, Gone, Key, PopState, Position
 from rmq_store.errors import OffsetOutOfRangeError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.results import QueueRange
 
 IN_FLIGHT_MAX: Final = 10_000

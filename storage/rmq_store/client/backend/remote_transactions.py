@@ -21,7 +21,7 @@ from rmq_store.files.locks.background import Background
 from rmq_store.files.locks.guard import Guard
 from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.properties.property_string import PRODUCER_GROUP, TRANSACTION_ID, UNIQUE_KEY
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.clients import HeartbeatData, ProducerData
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConnectError, RemotingError
 from rmq_store.protocol.messages import MessageExt

@@ -33,7 +33,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.text.names import retry_topic
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
 from rmq_store.protocol.errors import MQBrokerError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 
 Bytes = npt.NDArray[np.uint8]

@@ -36,7 +36,7 @@ from rmq_store.client.delivery.outcome import Outcome, Verdict, verdict_of
 from rmq_store.client.delivery.request import Topics, batch_request, single_request, stored_offset
 from rmq_store.client.producer.fault_strategy import LatencyPreset
 from rmq_store.format.batches.batch_bodies import decode_entry
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand

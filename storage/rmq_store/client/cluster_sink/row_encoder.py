@@ -36,8 +36,8 @@ from rmq_store.format.text.hashing import java_hash, java_hashes
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ReplayConflictError
 from rmq_store.protocol.messages import MessageQueue
 

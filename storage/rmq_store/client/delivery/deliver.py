@@ -26,7 +26,7 @@ from dataclasses import field
 from typing import Final, Protocol
 
 from rmq_store.client.delivery.outcome import Outcome, Verdict, verdict_of
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster

@@ -25,7 +25,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.answers import BUSY, is_lack_of_rights
 from rmq_store.protocol.errors import (
     ClientError,

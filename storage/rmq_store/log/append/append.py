@@ -31,7 +31,7 @@ from rmq_store.files import durable
 from rmq_store.files.locks.background import HelperThread
 from rmq_store.format.frames.stored_message import complete_frame, encode_blank
 from rmq_store.format.views.consume_queue import encode_entries
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.frame_writer import FrameWriter, frame_bounds
 from rmq_store.log.append.grouping import Groups, Numbered, in_parts
 from rmq_store.log.append.write_back import WriteBack

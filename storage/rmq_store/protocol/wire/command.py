@@ -6,7 +6,7 @@ from dataclasses import field
 from enum import IntEnum
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2

@@ -36,7 +36,7 @@ from rmq_store.client import (
 )
 from rmq_store.client.delivery.outcome import Outcome, verdict_of
 from rmq_store.errors import StoreError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.outbox.delays import deliver_ms, is_delayed
 
 BATCH_MESSAGES_MAX = 500

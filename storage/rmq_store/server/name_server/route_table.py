@@ -9,7 +9,7 @@ from typing import Final
 
 from rmq_store import real_time
 from rmq_store.format.text.names import RETRY_TOPIC_LENGTH_MAX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.compressed_registration import TOPICS_MAX
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from rmq_store.broker.filter.subscription import Subscription
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.wire.pop_headers import NotificationRequestHeader, PopMessageRequestHeader
 from rmq_store.server.requests.held_requests import Held, HeldRequests, end_of_patience_s
 from rmq_store.server.requests.request import Request

@@ -13,7 +13,7 @@ from typing import Final
 
 from rmq_store.clock import system_clock
 from rmq_store.format.text.names import validate_group
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.server.access.rights import is_clients_own_producer
 from rmq_store.server.requests.request import Peer, refusal

@@ -13,7 +13,7 @@ from typing import Final
 
 from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.clients import (
     CheckClientRequestBody,
     ConsumerData,
