@@ -28,7 +28,7 @@ from rmq_store.reliable.outbox.stub import is_open, status_of, void
 from rmq_store.reliable.relay.inboxes import Inboxes
 
 
-class Outcome(StrEnum):
+class ManualResult(StrEnum):
     """The result for one message. CHANGED: the requested change was made. After any other result nothing was changed.
     """
 
@@ -52,7 +52,7 @@ _OF_CONSUMING: Final = (DEAD_LETTER, IN_DOUBT, NO_ID, SAME_ID)
 
 def plan(
     inboxes: Inboxes, tables: Tables, message_ids: Sequence[str], action: str, *, oldest_ms: int = 0
-) -> dict[str, Outcome]:
+) -> dict[str, ManualResult]:
     """The outcome that `action` ("retry", "void", "clear") would have for each message; changes nothing. `oldest_ms`:
     older stubs are not retried.
     """
@@ -65,8 +65,8 @@ def plan(
             tables.stub.c.message_id.in_(message_ids), tables.stub.c.created_ms < oldest_ms
         )
         for message_id in read(inboxes.stubs, lambda connection: connection.scalars(asked).all()):
-            if outcomes[message_id] is Outcome.CHANGED:
-                outcomes[message_id] = Outcome.TOO_OLD
+            if outcomes[message_id] is ManualResult.CHANGED:
+                outcomes[message_id] = ManualResult.TOO_OLD
     return outcomes
 
 
@@ -82,29 +82,29 @@ def done_groups(inboxes: Inboxes, tables: Tables, message_ids: Sequence[str]) ->
     return found
 
 
-def retry(inboxes: Inboxes, tables: Tables, message_id: str, now_ms: int, *, oldest_ms: int = 0) -> Outcome:
+def retry(inboxes: Inboxes, tables: Tables, message_id: str, now_ms: int, *, oldest_ms: int = 0) -> ManualResult:
     """Have a message sent again by the relay, unless its stub is older than `oldest_ms`; durable on return."""
     work = partial(_retry_stub, tables=tables, message_id=message_id, now_ms=now_ms, oldest_ms=oldest_ms)
     outcome = transact(inboxes.stubs, work)
-    if outcome is Outcome.CHANGED:
+    if outcome is ManualResult.CHANGED:
         for engine in inboxes.engines():
             transact(engine, partial(_revive, tables=tables, message_id=message_id))
     return outcome
 
 
-def void_message(inboxes: Inboxes, tables: Tables, message_id: str) -> Outcome:
+def void_message(inboxes: Inboxes, tables: Tables, message_id: str) -> ManualResult:
     """Void a message; durable on return. A group that works on it right now may finish first."""
     outcome = transact(inboxes.stubs, partial(_void_stub, tables=tables, message_id=message_id))
-    if outcome is Outcome.CHANGED:
+    if outcome is ManualResult.CHANGED:
         for engine in inboxes.engines():
             transact(engine, partial(_remove, tables=tables, message_id=message_id, reasons=(*OF_SENDING, DEAD_LETTER)))
     return outcome
 
 
-def clear(inboxes: Inboxes, tables: Tables, message_id: str) -> Outcome:
+def clear(inboxes: Inboxes, tables: Tables, message_id: str) -> ManualResult:
     """Remove a message from the manual list, entries in doubt included; durable on return."""
     outcome = plan(inboxes, tables, [message_id], "clear")[message_id]
-    if outcome is Outcome.CHANGED:
+    if outcome is ManualResult.CHANGED:
         is_there = read(inboxes.stubs, partial(status_of, tables=tables, message_ids=[message_id]))
         reasons = _OF_CONSUMING if is_there else REASONS
         for engine in inboxes.engines():
@@ -112,27 +112,29 @@ def clear(inboxes: Inboxes, tables: Tables, message_id: str) -> Outcome:
     return outcome
 
 
-def _changeable(status: str | None) -> Outcome:
+def _changeable(status: str | None) -> ManualResult:
     if status is None:
-        return Outcome.NO_STUB
-    return {CONFIRMED: Outcome.CONFIRMED, VOID: Outcome.VOID}.get(status, Outcome.CHANGED)
+        return ManualResult.NO_STUB
+    return {CONFIRMED: ManualResult.CONFIRMED, VOID: ManualResult.VOID}.get(status, ManualResult.CHANGED)
 
 
-def _clearable(inboxes: Inboxes, tables: Tables, message_id: str, statuses: dict[str, str]) -> Outcome:
+def _clearable(inboxes: Inboxes, tables: Tables, message_id: str, statuses: dict[str, str]) -> ManualResult:
     reasons: set[str] = set()
     for engine in inboxes.engines():
         entries = read(engine, partial(manual_list.list_entries, tables=tables, limit=1_000, message_ids=[message_id]))
         reasons |= {entry.reason for entry in entries}
     if reasons & set(_OF_CONSUMING):
-        return Outcome.CHANGED
+        return ManualResult.CHANGED
     if not reasons:
-        return Outcome.NOT_LISTED
+        return ManualResult.NOT_LISTED
     if message_id not in statuses:  # nothing can be lost with an entry whose stub somebody has deleted
-        return Outcome.CHANGED
-    return Outcome.NOT_LISTED if statuses[message_id] in (CONFIRMED, VOID) else Outcome.STILL_OPEN
+        return ManualResult.CHANGED
+    return ManualResult.NOT_LISTED if statuses[message_id] in (CONFIRMED, VOID) else ManualResult.STILL_OPEN
 
 
-def _retry_stub(connection: sa.Connection, *, tables: Tables, message_id: str, now_ms: int, oldest_ms: int) -> Outcome:
+def _retry_stub(
+    connection: sa.Connection, *, tables: Tables, message_id: str, now_ms: int, oldest_ms: int
+) -> ManualResult:
     stub = tables.stub
     # Without an offset no group's mark holds it back, and without a time of sending it is a first send.
     unsent = {"sent_ms": None, "broker_name": None, "sent_queue_id": None, "queue_offset": None, "send_count": 0}
@@ -149,16 +151,16 @@ def _retry_stub(connection: sa.Connection, *, tables: Tables, message_id: str, n
     ).rowcount
     if not changed:
         outcome = _changeable(connection.scalar(sa.select(stub.c.status).where(ours).with_for_update()))
-        return Outcome.TOO_OLD if outcome is Outcome.CHANGED else outcome
+        return ManualResult.TOO_OLD if outcome is ManualResult.CHANGED else outcome
     _remove(connection, tables=tables, message_id=message_id, reasons=OF_SENDING)
-    return Outcome.CHANGED
+    return ManualResult.CHANGED
 
 
-def _void_stub(connection: sa.Connection, *, tables: Tables, message_id: str) -> Outcome:
+def _void_stub(connection: sa.Connection, *, tables: Tables, message_id: str) -> ManualResult:
     before = _changeable(status_of(connection, tables, [message_id]).get(message_id))
-    if before is not Outcome.CHANGED:
+    if before is not ManualResult.CHANGED:
         return before
-    return Outcome.CHANGED if void(connection, tables, message_id) == VOID else Outcome.CONFIRMED
+    return ManualResult.CHANGED if void(connection, tables, message_id) == VOID else ManualResult.CONFIRMED
 
 
 def _revive(connection: sa.Connection, *, tables: Tables, message_id: str) -> None:

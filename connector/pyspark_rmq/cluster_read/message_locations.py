@@ -1,4 +1,4 @@
-"""Places and store times of single messages, as the brokers told them since the last look."""
+"""Locations and store times of single messages, as the brokers told them since the last look."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from rmq_store.cluster import (
 )
 
 
-class Place(NamedTuple):
+class MessageLocation(NamedTuple):
     """One message of a queue."""
 
     commit_log_offset: int
     store_timestamp_ms: int
 
 
-class Places:
+class MessageLocations:
     """Answers of brokers about single messages, each asked for once until `forget`. Pulls carry `pull_filter`."""
 
     def __init__(self, cluster: Cluster, pull_filter: PullFilter) -> None:
         self._cluster = cluster
         self._filter = pull_filter
-        self._places: dict[tuple[MessageQueue, int], Place | None] = {}
+        self._locations: dict[tuple[MessageQueue, int], MessageLocation | None] = {}
         # Time -> what was found for it.
         self._by_time: dict[int, dict[MessageQueue, int]] = {}
 
     def forget(self) -> None:
         """Ask the brokers again from now on."""
-        self._places.clear()
+        self._locations.clear()
         self._by_time.clear()
 
     def offset_by_time(
@@ -60,14 +60,14 @@ class Places:
             found |= search_offsets(self._cluster, sorted(asked), timestamp_ms)
         return found[queue]
 
-    def place(self, queue: MessageQueue, queue_offset: int) -> Place | None:
+    def location(self, queue: MessageQueue, queue_offset: int) -> MessageLocation | None:
         """One message, by a pull; None if it is not there."""
         key = queue, queue_offset
-        if key not in self._places:
-            self._places[key] = self._asked(queue, queue_offset)
-        return self._places[key]
+        if key not in self._locations:
+            self._locations[key] = self._asked(queue, queue_offset)
+        return self._locations[key]
 
-    def _asked(self, queue: MessageQueue, queue_offset: int) -> Place | None:
+    def _asked(self, queue: MessageQueue, queue_offset: int) -> MessageLocation | None:
         source = PullSource(self._cluster, queue.broker_name)
         while True:
             try:
@@ -95,7 +95,7 @@ class Places:
         offset, commit_log_offset, _ = (column[0].as_py() for column in first.columns)
         if offset != queue_offset:
             return None
-        return Place(commit_log_offset, first.column(2).cast("int64")[0].as_py() // 1000)
+        return MessageLocation(commit_log_offset, first.column(2).cast("int64")[0].as_py() // 1000)
 
     def _while_busy(self, queue: MessageQueue, queue_offset: int) -> PullAnswer:
         """The answer of a master that was busy, at the second try, or else that of its slave. The pulls of tasks do not
