@@ -236,7 +236,7 @@ class ClusterReader:
 
     def starts_at_first_message(self, group: str, queue: Queue, max_offset: int) -> bool:
         """Whether the broker lets a new group begin at the first message of the queue, because the queue is young."""
-        return self._of_group(group).begins_at_first(queue_of(queue.topic, queue.queue_id))
+        return self._of_group(group).starts_at_first_message(queue_of(queue.topic, queue.queue_id))
 
     def known_groups(self) -> list[str]:
         """The groups that any broker knows (201)."""

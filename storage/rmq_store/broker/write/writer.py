@@ -298,7 +298,7 @@ class Writer:
         with append_lock(self._log):
             if key is not None and self._already_done(unit, repeatable):
                 return self._acknowledged(CommitResult(0, committed=False))
-            append(self._log, batches, self._bracket(unit), places=False, used=used.give_back)
+            append(self._log, batches, self._bracket(unit), return_offsets=False, on_copied=used.give_back)
         result = self._acknowledged(CommitResult(rows, committed=True))
         discard_staged(self._log.root, files)
         return result
