@@ -120,10 +120,10 @@ FAULTS: Final = (
         f"{_S}/test_store_replaced.py::test_a_writer_whose_store_was_replaced_says_so_and_touches_nothing_of_what_is_there",
     ),
     Fault(
-        "A broker keeps its store in another way", f"{_E}/kinds/signs.py",
+        "A broker keeps its store in another way", f"{_E}/kinds/detection.py",
         "        if one.kind.effect in effects:\n",
         "        if one.kind.effect in effects[1:]:\n",
-        f"{_S}/kinds/test_signs.py::test_a_dledger_log_is_neither_read_nor_written_nor_taken_for_nothing",
+        f"{_S}/kinds/test_detection.py::test_a_dledger_log_is_neither_read_nor_written_nor_taken_for_nothing",
     ),
     # -- damage
     Fault(

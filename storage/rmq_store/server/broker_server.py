@@ -25,7 +25,6 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.access.request_check import RequestCheck
 from rmq_store.server.access.users import Users
-from rmq_store.server.alone import open_alone, server_lock
 from rmq_store.server.grpc_ports import GrpcPorts
 from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.housekeeping import Housekeeping, Step
@@ -47,6 +46,7 @@ from rmq_store.server.requests.held_requests import Held
 from rmq_store.server.requests.request import Peer, Request
 from rmq_store.server.requests.worker_pool import Work, WorkerPool
 from rmq_store.server.services import Parts, services, start_pools
+from rmq_store.server.single_server_lock import open_alone, server_lock
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener

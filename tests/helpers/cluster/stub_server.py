@@ -63,7 +63,7 @@ class StubConnection:
         self.bytewise = server.bytewise
         self.requests: list[RemotingCommand] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def serve(self) -> None:
         decoder = FrameDecoder()
@@ -88,7 +88,7 @@ class StubConnection:
         with suppress(OSError):
             found = await answer if inspect.isawaitable(answer) else answer
             data = self._bytes(found, command)
-            async with self._turn:
+            async with self._lock:
                 for piece in [data[at : at + 1] for at in range(len(data))] if self.bytewise else [data]:
                     self.write(piece)
                     await self.writer.drain()

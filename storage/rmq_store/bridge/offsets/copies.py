@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.bridge.offsets.translate import NO_OFFSETS, Ascending, Offsets, Origins
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 class Lost(Enum):

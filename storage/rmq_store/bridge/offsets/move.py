@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rmq_store.bridge.offsets.pair import Link
 from rmq_store.bridge.offsets.plan import CLEAN, Move, Rules, plan_group
 from rmq_store.errors import GroupInUseError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

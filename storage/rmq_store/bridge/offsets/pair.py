@@ -30,7 +30,7 @@ from rmq_store.bridge.offsets.translate import (
     Translation,
     translate,
 )
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _LOOK_BACK: Final = 256
 

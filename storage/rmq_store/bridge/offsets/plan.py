@@ -15,7 +15,7 @@ from rmq_store.bridge.offsets.pair import Link, Pair, PairReader
 from rmq_store.bridge.offsets.side import Extent, MirroredTopic, Origin, Queue
 from rmq_store.bridge.offsets.translate import Stop
 from rmq_store.errors import MirrorSourceError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 class Status(Enum):

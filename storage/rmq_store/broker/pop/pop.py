@@ -43,7 +43,7 @@ from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import InvalidReceiptHandleError, ResponseError, UsageError
 from rmq_store.format.text.names import validate_group, validate_topic
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 
 MESSAGES_MAX: Final = 32

@@ -15,8 +15,8 @@ from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.rules.hot_queue import is_hot
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.results import QueueRange
 
 # MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory.

@@ -22,7 +22,7 @@ from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.pop.pop_messages import Damaged, PropertyFilter, StoredRow, TopicReader
 from rmq_store.broker.pop.pop_state import Acknowledged, Change, InFlight, Key, PopState, Position
 from rmq_store.errors import OffsetOutOfRangeError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.results import QueueRange
 
 IN_FLIGHT_MAX: Final = 10_000

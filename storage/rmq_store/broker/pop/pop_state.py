@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Iterator, Set
 from dataclasses import replace
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 Key = tuple[int, int]  # queue id, queue offset
 

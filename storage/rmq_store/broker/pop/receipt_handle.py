@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from rmq_store.broker.pop.pop_state import InFlight, PopState
 from rmq_store.errors import InvalidReceiptHandleError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _HANDLE = re.compile(
     r"(\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,10}) 0 ([^ ]{1,255}) (\d{1,10}) (\d{1,19})(?: (\d{1,19}))?", re.ASCII

@@ -24,7 +24,7 @@ from rmq_store.broker.pop.pop_selection import DEAD_MAX, ReceiveRequest, Selecti
 from rmq_store.broker.pop.pop_state import Acknowledged, Change, InFlight, Key, MovingToDlq, Position
 from rmq_store.errors import CorruptionError, ResponseError
 from rmq_store.format.text.names import RETRY_PREFIX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import Clock
 from rmq_store.protocol.results import QueueRange
 

@@ -11,7 +11,7 @@ from dataclasses import field
 
 from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import StoreError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, ClusterInfo
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.versions import V5_0_0

@@ -16,7 +16,7 @@ from rmq_store.cli.shared.output import printable, wide_option, write_json, writ
 from rmq_store.cli.shared.parameters import Seconds, store_options
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.errors import KafkaUnavailableError, StoreError, StoreFailedError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store import Store

@@ -28,7 +28,7 @@ from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.format.batches.content_keys import FoundKeys, KeyMaker, seed_of
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import validate_topic
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand

@@ -26,8 +26,8 @@ from dataclasses import field
 from typing import Final, Protocol
 
 from rmq_store.backoff import Backoff
-from rmq_store.client.delivery.outcome import Outcome, Verdict, verdict_of
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.client.delivery.outcome import SendOutcome, Verdict, verdict_of
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -97,7 +97,7 @@ class _Open:
         """The message is not stored by this try: note where it goes next."""
         self.verdicts[number] = verdict
         self.tries[number] = self.tries.get(number, 0) + 1
-        if not (verdict.is_busy or verdict.outcome is Outcome.UNKNOWN) or self.tries[number] >= _TRIES_THERE:
+        if not (verdict.is_busy or verdict.outcome is SendOutcome.UNKNOWN) or self.tries[number] >= _TRIES_THERE:
             self.tries[number] = 0
             self.left.remove(number)
             self.left.append(number)
@@ -124,7 +124,7 @@ class Delivery:
         self._budget_ms = budget_ms
         self._verifier = verifier
         self._sleep = sleep
-        self._warned: set[tuple[str, Outcome]] = set()
+        self._warned: set[tuple[str, SendOutcome]] = set()
 
     def send_all(self, sends: Sequence[Single]) -> list[Stored]:
         """Return when all messages are stored, with what is known of each, in the order of the requests.
@@ -177,10 +177,10 @@ class Delivery:
             in_doubt: dict[str, list[int]] = {}
             for number, verdict, fields in self._round(sends, untried or numbers):
                 send = sends[number]
-                if verdict.outcome in (Outcome.STORED, Outcome.STORED_WEAKLY):
-                    weak = verdict.reason if verdict.outcome is Outcome.STORED_WEAKLY else ""
+                if verdict.outcome in (SendOutcome.STORED, SendOutcome.STORED_WEAKLY):
+                    weak = verdict.reason if verdict.outcome is SendOutcome.STORED_WEAKLY else ""
                     found.store(number, Stored(fields, weak))
-                elif verdict.outcome is Outcome.REFUSED or verdict.code in _FINAL:
+                elif verdict.outcome is SendOutcome.REFUSED or verdict.code in _FINAL:
                     found.left.remove(number)
                     if len(found.stored) + len(found.left) < needed:
                         reason = f"{send.subject}: {verdict.reason}"
@@ -188,7 +188,7 @@ class Delivery:
                 else:
                     self._warn(send.broker_name, verdict)
                     found.pass_over(number, verdict)
-                    if verdict.outcome is Outcome.UNKNOWN:
+                    if verdict.outcome is SendOutcome.UNKNOWN:
                         in_doubt.setdefault(send.broker_name, []).append(number)
             if self._verifier is not None:
                 until_ms += self._look(self._verifier, sends, in_doubt, found)

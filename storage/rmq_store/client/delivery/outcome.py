@@ -25,7 +25,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.answers import BUSY, is_lack_of_rights
 from rmq_store.protocol.errors import (
     ClientError,
@@ -42,7 +42,7 @@ from rmq_store.protocol.results import SendStatus
 from rmq_store.protocol.wire.command import RemotingCommand
 
 
-class Outcome(Enum):
+class SendOutcome(Enum):
     """The fate of the messages of a request."""
 
     STORED = "stored"
@@ -60,7 +60,7 @@ class Verdict:
     answered.
     """
 
-    outcome: Outcome
+    outcome: SendOutcome
     code: int | None
     reason: str
     is_busy: bool = False
@@ -113,29 +113,29 @@ def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
     if isinstance(answer, RemotingTooMuchRequestError) and isinstance(answer.__cause__, ClientError):
         return verdict_of(answer.__cause__)
     if isinstance(answer, (RemotingConnectError, RemotingTooMuchRequestError)):
-        return Verdict(Outcome.NOT_STORED, None, str(answer))
+        return Verdict(SendOutcome.NOT_STORED, None, str(answer))
     if isinstance(answer, RemotingError):
-        return Verdict(Outcome.UNKNOWN, None, str(answer))
+        return Verdict(SendOutcome.UNKNOWN, None, str(answer))
     raise answer
 
 
 def _of_client(error: MQClientError) -> Verdict:
     if type(error) is not MQClientError or error.response_code == ResponseCode.MESSAGE_ILLEGAL:
-        return Verdict(Outcome.REFUSED, error.response_code, str(error))
+        return Verdict(SendOutcome.REFUSED, error.response_code, str(error))
     if error.response_code in _NOT_TRIED or not isinstance(error.__cause__, ClientError):
-        return Verdict(Outcome.NOT_STORED, None, str(error))
+        return Verdict(SendOutcome.NOT_STORED, None, str(error))
     return replace(verdict_of(error.__cause__), reason=str(error))
 
 
 def _of_code(code: int, remark: str) -> Verdict:
     if code == ResponseCode.SUCCESS:
-        return Verdict(Outcome.STORED, code, remark)
+        return Verdict(SendOutcome.STORED, code, remark)
     if code in STORED:
-        return Verdict(Outcome.STORED_WEAKLY, code, STORED[code].name)
+        return Verdict(SendOutcome.STORED_WEAKLY, code, STORED[code].name)
     reason = f"CODE: {code} DESC: {remark}"
     if code in _NOT_STORED:
         is_of_rights = is_lack_of_rights(code, remark)
-        return Verdict(Outcome.NOT_STORED, code, reason, is_busy=code in BUSY, lacks_rights=is_of_rights)
+        return Verdict(SendOutcome.NOT_STORED, code, reason, is_busy=code in BUSY, lacks_rights=is_of_rights)
     if is_lack_of_rights(code, remark):
-        return Verdict(Outcome.REFUSED, code, reason, lacks_rights=True)
-    return Verdict(Outcome.UNKNOWN if code in _UNKNOWN else Outcome.REFUSED, code, reason)
+        return Verdict(SendOutcome.REFUSED, code, reason, lacks_rights=True)
+    return Verdict(SendOutcome.UNKNOWN if code in _UNKNOWN else SendOutcome.REFUSED, code, reason)

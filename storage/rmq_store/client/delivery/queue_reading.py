@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
-from rmq_store.client.delivery.outcome import Outcome, verdict_of
+from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.content_keys import FoundKeys, keys_in_frames
 from rmq_store.format.frames.frame_walk import frames_of_answer
@@ -202,7 +202,7 @@ def _is_passing(error: Exception) -> bool:
     broker (1), or of a proxy, is waited for as well.
     """
     verdict = verdict_of(error)
-    return not verdict.lacks_rights and verdict.outcome is not Outcome.REFUSED
+    return not verdict.lacks_rights and verdict.outcome is not SendOutcome.REFUSED
 
 
 def _end_or_0(answer: Given, broker_name: str) -> int:

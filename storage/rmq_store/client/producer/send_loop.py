@@ -27,7 +27,7 @@ from rmq_store.client.backend.queue_selection import ThreadLocalIndex
 from rmq_store.client.producer.fault_strategy import MQFaultStrategy
 from rmq_store.client.producer.flow_control import FlowControlWait
 from rmq_store.client.producer.producer_config import FLOW_CONTROL_CODES, ProducerConfig
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import (
     ClientErrorCode,
     MQBrokerError,

@@ -6,7 +6,7 @@ from dataclasses import field
 from enum import IntEnum
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.versions import V4_9_8
 
 RESPONSE_FLAG: Final = 1

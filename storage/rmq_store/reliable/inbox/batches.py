@@ -27,7 +27,7 @@ from typing import Final
 import pyarrow as pa
 import sqlalchemy as sa
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.leases import now_ms

@@ -20,8 +20,8 @@ from rmq_store.client import MessageExt
 from rmq_store.errors import NoMessageIdError
 from rmq_store.format.properties.new_message import OUTBOX_ID
 from rmq_store.format.text.delay_levels import DELAY_LEVELS_MS, FIRST_RETRY_LEVEL, retry_delays_ms
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.message_id import ID_PROPERTIES, UNIQUE_KEY, copied_id_of, message_id_of
 from rmq_store.reliable.database.tables import MESSAGE_ID_CHARACTERS_MAX
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.trouble import mysql_code_of, sqlstate_of
 from rmq_store.reliable.inbox import delivery_log, inbox

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from rmq_store.errors import HandlerTransactionError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import new_token
 from rmq_store.reliable.database.tables import VOID

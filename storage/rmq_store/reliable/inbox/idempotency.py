@@ -35,7 +35,7 @@ from rmq_store.client import (
     SimpleConsumer,
 )
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.engine import open_engine

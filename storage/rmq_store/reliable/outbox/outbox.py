@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from rmq_store.client import Message, Producer, SendResult
 from rmq_store.errors import UsageError
 from rmq_store.format.properties.new_message import OUTBOX_ID, of_new_message
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.message_id import UNIQUE_KEY, check_message_id

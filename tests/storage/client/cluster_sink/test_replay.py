@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
-from rmq_store.client.cluster_sink.chunks import Chunk, Lane, Shared
+from rmq_store.client.cluster_sink.chunks import Chunk, Shared, TargetQueue
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
 from rmq_store.client.cluster_sink.replay import ReplayCheck
 from rmq_store.client.delivery.queue_reading import QueueReading
@@ -150,7 +150,7 @@ def key(number: int) -> bytes:
 def chunk(*keys: bytes, topic: str = "Orders", single: bool = False) -> Chunk:
     count = len(keys)
     return Chunk(
-        Lane(topic, None), Shared(0, 0, single), b"x" * count, np.arange(1, count + 1),
+        TargetQueue(topic, None), Shared(0, 0, single), b"x" * count, np.arange(1, count + 1),
         np.frombuffer(b"".join(keys), np.uint8), np.zeros(count, np.uint64), 0,
     )  # fmt: skip
 
