@@ -1,4 +1,4 @@
-"""The brokers that have answered the questions of one command, and the text about those that have not."""
+"""The brokers that have answered the questions of one command, and the lines about those that have not."""
 
 from __future__ import annotations
 
