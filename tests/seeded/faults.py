@@ -145,9 +145,9 @@ FAULTS: Final = (
         f"{_S}/client/consumers/test_push_undecodable.py::test_it_becomes_a_dead_letter_and_its_neighbours_are_consumed",
     ),
     Fault(
-        "A message is damaged that a `SimpleConsumer` should get.", f"{_E}/broker/pop/pop_take.py",
-        "one.visible_at_ms > now_ms and one.key not in damaged for one in given",
-        "one.visible_at_ms > now_ms for one in given",
+        "A message is damaged that a `SimpleConsumer` should get.", f"{_E}/broker/pop/pop_selection.py",
+        "one.visible_at_ms > now_ms and one.key not in damaged for one in messages",
+        "one.visible_at_ms > now_ms for one in messages",
         f"{_S}/broker/pop/test_pop_queues.py::test_a_damaged_message_locks_no_queue",
     ),
     Fault(
@@ -630,7 +630,7 @@ FAULTS: Final = (
         f"{_C}/retry/test_consume_once.py::test_a_task_that_runs_again_has_its_effect_once",
     ),
     Fault(
-        "`consume(..., idempotency=...)` with `outside=True`", f"{_E}/reliable/inbox/once.py",
+        "`consume(..., idempotency=...)` with `outside=True`", f"{_E}/reliable/inbox/exactly_once.py",
         "            if not is_mine:\n                self._doubt(",
         "            if is_mine is None:\n                self._doubt(",
         f"{_S}/reliable/test_once.py::test_an_effect_elsewhere_of_two_workers_is_in_doubt",
@@ -643,8 +643,8 @@ FAULTS: Final = (
     ),
     Fault(
         "Several messages come with the id of one", f"{_E}/reliable/inbox/handling.py",
-        "        if verdicts.outcomes[receipt.message_id] is Outcome.OTHER:\n",
-        "        if verdicts.outcomes[receipt.message_id] is None:\n",
+        "        if verdicts.outcomes[delivery.message_id] is HandlerOutcome.OTHER:\n",
+        "        if verdicts.outcomes[delivery.message_id] is None:\n",
         f"{_S}/reliable/test_same_id.py::test_each_message_that_was_made_of_another_one_is_done_once",
     ),
 )  # fmt: skip

@@ -55,22 +55,6 @@ class StoredRow:
         return cast(int, pc.binary_length(self.row.column("body"))[0].as_py())
 
 
-class Room:
-    """The bound of one receive: `bytes_max` of bodies, and one message at least."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._left = bytes_max
-        self._is_empty = True
-        self.is_full = False
-
-    def takes(self, row: StoredRow) -> bool:
-        """Count a message; False if it does not fit, and then no other one does."""
-        self._left -= row.body_bytes
-        self.is_full = self.is_full or (self._left < 0 and not self._is_empty)
-        self._is_empty = False
-        return not self.is_full
-
-
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """A message that cannot be read."""

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.trouble import mysql_code_of, sqlstate_of
-from rmq_store.reliable.inbox import inbox, receipts
+from rmq_store.reliable.inbox import delivery_log, inbox
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner
-from rmq_store.reliable.inbox.patience import Calls, Patience
+from rmq_store.reliable.inbox.worker_wait import Calls, WorkerWait
 from rmq_store.reliable.outbox import stub
 
 if TYPE_CHECKING:
@@ -57,19 +57,17 @@ class Effect:
         self,
         places: Places,
         handlers: HandlerRunner,
-        patience: Patience,
+        worker_wait: WorkerWait,
         clock: Callable[[], int],
         outbox: Outbox | None = None,
     ) -> None:
         self._outbox = outbox
-        self._patience = patience
+        self._worker_wait = worker_wait
         self._places = places
         self._handlers = handlers
         self._clock = clock
 
-    def run(
-        self, fingerprints: inbox.Fingerprints, handle: Handle, *, may_wait: bool
-    ) -> tuple[set[str], set[str]]:
+    def run(self, fingerprints: inbox.Fingerprints, handle: Handle, *, may_wait: bool) -> tuple[set[str], set[str]]:
         """Do messages in one transaction, durable on return; returns those that were not done before, and those whose
         ids were done as other messages. `handle` may be called several times, `TRIES` at most, each time after a
         rollback. While the database is away it is not called.
@@ -89,7 +87,7 @@ class Effect:
             return handle(connection, ids)
 
         run = partial(self._run, fingerprints=fingerprints, handle=counted, may_wait=may_wait)
-        mine, others, stubs = self._patience.transact(run, calls)
+        mine, others, stubs = self._worker_wait.transact(run, calls)
         if self._outbox is not None and stubs:
             # If this process dies here, a relay sends them.
             self._outbox.flush_after_commit(*stubs)
@@ -119,7 +117,7 @@ class Effect:
         void = self.confirm(connection, message_ids, now_ms) & mine
         if void:
             raise VoidStubsError(void)
-        receipts.delete(connection, tables, group, message_ids)
+        delivery_log.delete(connection, tables, group, message_ids)
         return mine, others, stubs
 
 

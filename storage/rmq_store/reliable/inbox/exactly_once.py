@@ -32,15 +32,16 @@ from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import new_token
 from rmq_store.reliable.database.tables import VOID
 from rmq_store.reliable.database.transact import is_transient, read, transact
-from rmq_store.reliable.inbox import inbox, receipts
+from rmq_store.reliable.inbox import delivery_log, inbox
 from rmq_store.reliable.inbox.consume_counters import Counters
+from rmq_store.reliable.inbox.deliveries import Delivery, Queue
+from rmq_store.reliable.inbox.delivery_log import Received
 from rmq_store.reliable.inbox.effect import BusyError, Effect, Handle, Places, VoidStubsError, confirm
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner, TransactionEndedError
-from rmq_store.reliable.inbox.high_water import HighWater
+from rmq_store.reliable.inbox.high_water import HighWater, write_marks
 from rmq_store.reliable.inbox.lease_keeper import LeaseKeeper
-from rmq_store.reliable.inbox.patience import HoldEndedError, Patience
-from rmq_store.reliable.inbox.receipts import Receipt, Received
 from rmq_store.reliable.inbox.redis_filter import Known, RedisFilter
+from rmq_store.reliable.inbox.worker_wait import HoldEndedError, WorkerWait
 from rmq_store.reliable.outbox import stub
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class RowsFailedError(Exception):
         self.message_ids = frozenset(message_ids)
 
 
-class Outcome(StrEnum):
+class HandlerOutcome(StrEnum):
     """The outcome of a message. The first four are successes: the message need not come again. LISTED: people decide.
     OTHER: the group has done another message with its id; it is to be done under an id of its own.
     """
@@ -78,7 +79,7 @@ class Outcome(StrEnum):
     @property
     def is_success(self) -> bool:
         """True if the group need not get the message again."""
-        return self in (Outcome.DONE, Outcome.DUPLICATE, Outcome.VOID, Outcome.LISTED)
+        return self in (HandlerOutcome.DONE, HandlerOutcome.DUPLICATE, HandlerOutcome.VOID, HandlerOutcome.LISTED)
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class Verdicts:
     """{message id: outcome}. `wait_ms`: time until the last lease of another worker ends, for messages that come later.
     """
 
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, HandlerOutcome]
     wait_ms: int = 0
 
 
@@ -94,31 +95,31 @@ class Verdicts:
 class _Attempt:
     """The work on the messages of one call."""
 
-    receipts: dict[str, Receipt]
+    deliveries: dict[str, Delivery]
     is_outside: bool
     token: str
     known: dict[str, Known] = field(default_factory=dict)
     received: Received = field(default_factory=Received)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, HandlerOutcome] = field(default_factory=dict)
     has_had_effect: bool = False
     failures: int = 0
 
-    def settle(self, message_ids: Collection[str], outcome: Outcome) -> None:
+    def settle(self, message_ids: Collection[str], outcome: HandlerOutcome) -> None:
         self.outcomes.update(dict.fromkeys(message_ids, outcome))
 
     def fingerprints(self, message_ids: Collection[str]) -> dict[str, str | None]:
-        return {message_id: self.receipts[message_id].fingerprint for message_id in message_ids}
+        return {message_id: self.deliveries[message_id].fingerprint for message_id in message_ids}
 
     def unsettled(self) -> list[str]:
-        return [message_id for message_id in self.receipts if message_id not in self.outcomes]
+        return [message_id for message_id in self.deliveries if message_id not in self.outcomes]
 
     def recorded(self) -> set[str]:
         """The messages that have an inbox row."""
-        wanted = (Outcome.DONE, Outcome.DUPLICATE)
+        wanted = (HandlerOutcome.DONE, HandlerOutcome.DUPLICATE)
         return {message_id for message_id, outcome in self.outcomes.items() if outcome in wanted}
 
 
-class Once:
+class ExactlyOnce:
     """Does messages once. Safe for threads. Its `Idempotency` owns all arguments, and sets `ending`."""
 
     def __init__(
@@ -139,8 +140,8 @@ class Once:
         self._group, self._tables = places.group, places.tables
         self._keeper = keeper
         self._counters = counters
-        self.patience = Patience(places.engine, places.tables, places.group, ending)
-        self._effect = Effect(places, handlers, self.patience, clock, outbox)
+        self.worker_wait = WorkerWait(places.engine, places.tables, places.group, ending)
+        self._effect = Effect(places, handlers, self.worker_wait, clock, outbox)
         self._redis = redis
         self._lease_ms = lease_ms
         self._slack_ms = slack_ms
@@ -148,7 +149,7 @@ class Once:
         self._high_water = HighWater()
 
     def run(
-        self, deliveries: Sequence[Receipt], handle: Handle, *, wait_ms: int | None, lease_token: str | None = None
+        self, deliveries: Sequence[Delivery], handle: Handle, *, wait_ms: int | None, lease_token: str | None = None
     ) -> Verdicts:
         """Do messages in one transaction. `handle` gets the connection and the ids that are not done, perhaps several
         times, each time after a rollback. Effects that succeed are durable on return. Errors of `handle` are outcomes,
@@ -160,11 +161,11 @@ class Once:
         others again. `wait_ms`: how long to wait for messages that other workers have; None: until their leases end.
         `lease_token`: takes over rows with this token, from an earlier attempt at the same work.
         """
-        by_id = {receipt.message_id: receipt for receipt in deliveries}
+        by_id = {delivery.message_id: delivery for delivery in deliveries}
         attempt = _Attempt(by_id, is_outside=False, token=lease_token or new_token())
         return self._run(attempt, lambda: self._do_inside(attempt, attempt.received.ours, handle), wait_ms)
 
-    def run_outside(self, delivery: Receipt, handle: Callable[[], object], *, wait_ms: int | None) -> Verdicts:
+    def run_outside(self, delivery: Delivery, handle: Callable[[], object], *, wait_ms: int | None) -> Verdicts:
         """Do a message whose effect is outside of the database: at least once. If nobody knows whether the effect
         happened before, or if two workers had the message, it is put on the manual list (in_doubt).
         """
@@ -173,20 +174,20 @@ class Once:
 
     def _run(self, attempt: _Attempt, work: Callable[[], None], wait_ms: int | None) -> Verdicts:
         if self._redis is not None:
-            attempt.known = self._redis.claim(list(attempt.receipts), attempt.token)
+            attempt.known = self._redis.claim(list(attempt.deliveries), attempt.token)
         is_over = False
         try:
-            for _ in self.patience.turns(wait_ms):
+            for _ in self.worker_wait.turns(wait_ms):
                 self._try(attempt, work)
                 if not attempt.unsettled():
                     break
-            attempt.settle(attempt.unsettled(), Outcome.LATER)
+            attempt.settle(attempt.unsettled(), HandlerOutcome.LATER)
             self._confirm_elsewhere(attempt)
             is_over = True
         finally:
             self._tell_redis(attempt, is_over=is_over)
         self._counters.count(attempt.outcomes, attempt.known)
-        later = [each for each, outcome in attempt.outcomes.items() if outcome is Outcome.LATER]
+        later = [each for each, outcome in attempt.outcomes.items() if outcome is HandlerOutcome.LATER]
         until_ms = max((attempt.received.busy.get(each, 0) for each in later), default=0)
         return Verdicts(attempt.outcomes, max(0, until_ms - self._clock()))
 
@@ -199,7 +200,7 @@ class Once:
                 with self._keeper.hold(attempt.received.ours, attempt.token):
                     work()
         except BusyError:
-            attempt.settle(attempt.received.ours - attempt.outcomes.keys(), Outcome.LATER)
+            attempt.settle(attempt.received.ours - attempt.outcomes.keys(), HandlerOutcome.LATER)
         except HoldEndedError:
             # Nobody failed, and no turn follows: what is not settled comes later.
             return
@@ -209,17 +210,17 @@ class Once:
     # -- C2 -----------------------------------------------------------------------------------------------------------
 
     def _receive(self, attempt: _Attempt) -> None:
-        wanted = [attempt.receipts[message_id] for message_id in attempt.unsettled()]
+        wanted = [attempt.deliveries[message_id] for message_id in attempt.unsettled()]
         # Nothing is known until the transaction has committed.
         attempt.received = Received()
         void = self._void_elsewhere(wanted)
         marks = self._high_water.enter(wanted)
-        left: dict[receipts.Queue, int] = {}
+        left: dict[Queue, int] = {}
         is_committed = False
 
         def work(connection: sa.Connection) -> Received:
             now_ms = self._clock()
-            found = receipts.receive(
+            found = delivery_log.receive(
                 connection,
                 self._tables,
                 self._group,
@@ -230,7 +231,7 @@ class Once:
                 marks=marks,
                 void=void,
             )
-            self._list_same_id(connection, [attempt.receipts[each] for each in found.unclear], receipts.UNCLEAR)
+            self._list_same_id(connection, [attempt.deliveries[each] for each in found.unclear], delivery_log.UNCLEAR)
             if attempt.is_outside and found.took_over:
                 self._doubt(
                     connection,
@@ -240,23 +241,23 @@ class Once:
             return found
 
         try:
-            attempt.received = self.patience.transact(work)
+            attempt.received = self.worker_wait.transact(work)
             is_committed = True
         finally:
             left = self._high_water.leave(marks, is_committed=is_committed)
         if left:
-            self.patience.transact(partial(receipts.write_marks, tables=self._tables, group=self._group, marks=left))
+            self.worker_wait.transact(partial(write_marks, tables=self._tables, group=self._group, marks=left))
             self._high_water.wrote(left)
-        attempt.settle(attempt.received.done, Outcome.DUPLICATE)
-        attempt.settle(attempt.received.void, Outcome.VOID)
-        attempt.settle(attempt.received.unclear, Outcome.LISTED)
-        attempt.settle(attempt.received.others, Outcome.OTHER)
+        attempt.settle(attempt.received.done, HandlerOutcome.DUPLICATE)
+        attempt.settle(attempt.received.void, HandlerOutcome.VOID)
+        attempt.settle(attempt.received.unclear, HandlerOutcome.LISTED)
+        attempt.settle(attempt.received.others, HandlerOutcome.OTHER)
 
-    def _void_elsewhere(self, wanted: Sequence[Receipt]) -> set[str] | None:
+    def _void_elsewhere(self, wanted: Sequence[Delivery]) -> set[str] | None:
         """The void ones among them, by the database of the stubs. None: it is unavailable, C7 tells later."""
         if self._places.stubs is None:
             return None
-        ids = [receipt.message_id for receipt in wanted]
+        ids = [delivery.message_id for delivery in wanted]
         try:
             status = read(self._places.stubs, lambda connection: stub.status_of(connection, self._tables, ids))
         except sa.exc.SQLAlchemyError as error:
@@ -274,10 +275,10 @@ class Once:
                 fingerprints = attempt.fingerprints(left)
                 mine, others = self._effect.run(fingerprints, handle, may_wait=not attempt.received.took_over)
             except VoidStubsError as void:
-                self.patience.transact(
-                    partial(receipts.delete, tables=self._tables, group=self._group, message_ids=void.message_ids)
+                self.worker_wait.transact(
+                    partial(delivery_log.delete, tables=self._tables, group=self._group, message_ids=void.message_ids)
                 )
-                attempt.settle(void.message_ids, Outcome.VOID)
+                attempt.settle(void.message_ids, HandlerOutcome.VOID)
                 left = left - void.message_ids
             except (BusyError, HoldEndedError):
                 raise
@@ -290,15 +291,15 @@ class Once:
                 if len(left) == 1 or attempt.failures > FAILURES_MAX or _would_repeat(error):
                     self._fail(attempt, sorted(left), error)
                     return
-                ordered = [message_id for message_id in attempt.receipts if message_id in left]
+                ordered = [message_id for message_id in attempt.deliveries if message_id in left]
                 middle = len(ordered) // 2
                 self._do_inside(attempt, set(ordered[:middle]), handle)
                 self._do_inside(attempt, set(ordered[middle:]), handle)
                 return
             else:
-                attempt.settle(mine, Outcome.DONE)
-                attempt.settle(others, Outcome.OTHER)
-                attempt.settle(left - mine - others, Outcome.DUPLICATE)
+                attempt.settle(mine, HandlerOutcome.DONE)
+                attempt.settle(others, HandlerOutcome.OTHER)
+                attempt.settle(left - mine - others, HandlerOutcome.DUPLICATE)
                 return
 
     def _do_outside(self, attempt: _Attempt, handle: Callable[[], object]) -> None:
@@ -308,22 +309,22 @@ class Once:
 
         def record(connection: sa.Connection) -> bool:
             now_ms = self._clock()
-            receipt = attempt.receipts[message_id]
+            delivery = attempt.deliveries[message_id]
             where = connection, self._tables, self._group
-            is_mine = inbox.insert(*where, message_id, now_ms, receipt.fingerprint)
-            if not is_mine and inbox.others(*where, {message_id: receipt.fingerprint}):
+            is_mine = inbox.insert(*where, message_id, now_ms, delivery.fingerprint)
+            if not is_mine and inbox.others(*where, {message_id: delivery.fingerprint}):
                 # The effect has happened: nothing is left but to record that.
-                own = receipt.under_its_own_id()
+                own = delivery.under_its_own_id()
                 is_mine = inbox.insert(*where, own.message_id, now_ms, own.fingerprint)
             if not is_mine:
                 self._doubt(connection, ids, "two workers had it at one time; both had its effect")
             if self._effect.confirm(connection, ids, now_ms):
                 self._doubt(connection, ids, "its stub was taken back while the handler ran; the effect has happened")
-            receipts.delete(connection, self._tables, self._group, ids)
+            delivery_log.delete(connection, self._tables, self._group, ids)
             return is_mine
 
-        is_mine = self.patience.transact(record)
-        attempt.settle(ids, Outcome.DONE if is_mine else Outcome.DUPLICATE)
+        is_mine = self.worker_wait.transact(record)
+        attempt.settle(ids, HandlerOutcome.DONE if is_mine else HandlerOutcome.DUPLICATE)
 
     # -- C7 -----------------------------------------------------------------------------------------------------------
 
@@ -339,9 +340,9 @@ class Once:
                 self._group, len(done), type(error).__name__,
             )  # fmt: skip
             return
-        new = [message_id for message_id in void if attempt.outcomes[message_id] is Outcome.DONE]
+        new = [message_id for message_id in void if attempt.outcomes[message_id] is HandlerOutcome.DONE]
         if new:
-            self.patience.transact(
+            self.worker_wait.transact(
                 lambda connection: self._doubt(connection, new, "its effect has happened though its stub is void")
             )
 
@@ -356,17 +357,17 @@ class Once:
     # -- E1 -----------------------------------------------------------------------------------------------------------
 
     def _fail(self, attempt: _Attempt, failed: Sequence[str], error: Exception) -> None:
-        attempt.settle(failed, Outcome.FAILED)
+        attempt.settle(failed, HandlerOutcome.FAILED)
         by_answer = isinstance(error, RowsFailedError)
         _log.warning("group %s: %s failed", self._group, _names(failed), exc_info=None if by_answer else error)
         detail = _detail(error)
 
         def work(connection: sa.Connection) -> set[str]:
-            done = receipts.fail(
+            done = delivery_log.fail(
                 connection,
                 self._tables,
                 self._group,
-                [attempt.receipts[message_id] for message_id in failed],
+                [attempt.deliveries[message_id] for message_id in failed],
                 token=attempt.token,
                 now_ms=self._clock(),
                 slack_ms=self._slack_ms,
@@ -382,19 +383,19 @@ class Once:
             return done
 
         try:
-            attempt.settle(self.patience.transact(work), Outcome.DUPLICATE)
+            attempt.settle(self.worker_wait.transact(work), HandlerOutcome.DUPLICATE)
         except (sa.exc.SQLAlchemyError, HoldEndedError) as again:
             _log.warning(
                 "group %s: the failure is not in the log (%s); its lease blocks a resend until it is over",
                 self._group, type(again).__name__,
             )  # fmt: skip
 
-    def list_same_id(self, message: Receipt, detail: str) -> None:
+    def list_same_id(self, message: Delivery, detail: str) -> None:
         """Put a message that is not done, because another one with its id is, on the manual list; durable on return."""
-        self.patience.transact(lambda connection: self._list_same_id(connection, [message], detail))
+        self.worker_wait.transact(lambda connection: self._list_same_id(connection, [message], detail))
         self._counters.list_one()
 
-    def _list_same_id(self, connection: sa.Connection, messages: Sequence[Receipt], detail: str) -> None:
+    def _list_same_id(self, connection: sa.Connection, messages: Sequence[Delivery], detail: str) -> None:
         now_ms = self._clock()
         manual_list.add_all(
             connection,

@@ -1,4 +1,5 @@
-"""One exclusive step on a group's pops of a topic: decides which messages are given out, are dead, or are committed.
+"""One exclusive transaction on a group's pops of a topic: messages are given out or become dead letters, offsets are
+committed.
 
 Every rule of the state machine that needs the log or the committed offsets is here; `pop` decides nothing. Order of
 writing: a dead letter is on disk before its message leaves the state. An offset is committed only when the log is on
@@ -19,8 +20,8 @@ from rmq_store.broker.pop.pop_messages import (
     StoredRow,
     TopicReader,
 )
-from rmq_store.broker.pop.pop_state import Change, Dying, Given, Gone, Key, Position
-from rmq_store.broker.pop.pop_take import DEAD_MAX, Take, Wish, is_exhausted
+from rmq_store.broker.pop.pop_selection import DEAD_MAX, ReceiveRequest, Selection, is_exhausted
+from rmq_store.broker.pop.pop_state import Acknowledged, Change, InFlight, Key, MovingToDlq, Position
 from rmq_store.errors import CorruptionError, ResponseError
 from rmq_store.format.text.names import RETRY_PREFIX
 from rmq_store.lazy.dataclasses import dataclass
@@ -29,7 +30,7 @@ from rmq_store.protocol.results import QueueRange
 
 _LOG = logging.getLogger(__name__)
 
-# A message that is damaged, or cannot become a dead letter, is looked at again after this time (default invisible time
+# A message that is damaged, or cannot become a dead letter, is tried again after this time (default invisible time
 # of a pop).
 _TRY_AGAIN_MS = 60_000
 
@@ -48,7 +49,7 @@ class Services:
     last_unit: Callable[[str, str], int]
 
 
-class PopStep:
+class ReceiveTransaction:
     """One receive, or one commit of offsets; valid only in the `exclusive` block of its journal. `named`: damaged
     messages for which an error was logged already. The time at which the receive began decides which messages are
     visible. The invisible time of a message begins just before it is written to the journal, because dead letters and a
@@ -138,32 +139,34 @@ class PopStep:
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
-    def take(self, ranges: Mapping[int, QueueRange], order: Sequence[int], wish: Wish) -> list[tuple[StoredRow, Given]]:
-        """Give out messages of the queues in `order`, see `Take`. The journal gets one append."""
-        take = Take(self._state, self._reader, wish, self._now_ms, self._named, self._later)
-        take.choose(ranges, order)
+    def take(
+        self, ranges: Mapping[int, QueueRange], order: Sequence[int], request: ReceiveRequest
+    ) -> list[tuple[StoredRow, InFlight]]:
+        """Give out messages of the queues in `order`, see `Selection`. The journal gets one append."""
+        selection = Selection(self._state, self._reader, request, self._now_ms, self._named, self._later)
+        selection.choose(ranges, order)
         self._now_ms = self._clock()
-        taken = [(row, self._given(row, attempt, version, wish)) for row, attempt, version in take.found]
-        self._journal.append([*(given for _, given in taken), *take.changes])
+        taken = [(row, self._given_out(row, attempt, version, request)) for row, attempt, version in selection.found]
+        self._journal.append([*(message for _, message in taken), *selection.changes])
         return taken
 
-    def _later(self, given: Given, damaged: Damaged) -> Given:
+    def _later(self, message: InFlight, damaged: Damaged) -> InFlight:
         """Hide a damaged message; it was not given out."""
-        if given.key not in self._named:
-            self._named.add(given.key)
+        if message.key not in self._named:
+            self._named.add(message.key)
             _LOG.error(
                 "group %s: message %d of %s-%d cannot be given out, others are: %s",
-                self._group, given.queue_offset, self._topic, given.queue_id, damaged.error,
+                self._group, message.queue_offset, self._topic, message.queue_id, damaged.error,
             )  # fmt: skip
-        return self._hidden(given)
+        return self._hidden(message)
 
-    def _hidden(self, given: Given) -> Given:
-        return given.hidden(self._now_ms, _TRY_AGAIN_MS)
+    def _hidden(self, message: InFlight) -> InFlight:
+        return message.hidden(self._now_ms, _TRY_AGAIN_MS)
 
-    def _given(self, row: StoredRow, attempt: int, version: int, wish: Wish) -> Given:
-        return Given(
+    def _given_out(self, row: StoredRow, attempt: int, version: int, request: ReceiveRequest) -> InFlight:
+        return InFlight(
             row.queue_id, row.queue_offset, attempt, version, row.commit_log_offset,
-            self._now_ms, wish.invisible_ms, wish.attempt_key,
+            self._now_ms, request.invisible_ms, request.attempt_key,
         )  # fmt: skip
 
     # -- dead letters -----------------------------------------------------------------------------------------------
@@ -171,49 +174,51 @@ class PopStep:
     def store_dead_letters(self, attempts_max: int | None) -> None:
         """Send messages whose attempts are used up to the dead letters, and finish what a killed process began."""
         units: dict[int, list[Key]] = {}
-        for key, unit in self._state.dying.items():
+        for key, unit in self._state.moving_to_dlq.items():
             units.setdefault(unit, []).append(key)
         for unit in sorted(units):
             self._finish_unit(units[unit], unit)
         visible = self._state.visible(self._now_ms, DEAD_MAX)
-        exhausted = [given.key for given in visible if is_exhausted(given, attempts_max)]
+        exhausted = [message.key for message in visible if is_exhausted(message, attempts_max)]
         if exhausted:
             newest = self._services.last_unit(self._group, self._topic)
             self._begin_dead_letters(exhausted, [1 + max([newest, *units])] * len(exhausted))
 
     def _begin_dead_letters(self, keys: Sequence[Key], units: Sequence[int]) -> None:
         """Write to the journal which unit makes each message a dead letter, and finish these units."""
-        self._journal.append([Dying(*key, unit) for key, unit in zip(keys, units, strict=True)])
+        self._journal.append([MovingToDlq(*key, unit) for key, unit in zip(keys, units, strict=True)])
         for unit in dict.fromkeys(units):
             self._finish_unit([key for key, own in zip(keys, units, strict=True) if own == unit], unit)
 
     def _finish_unit(self, keys: Sequence[Key], unit: int) -> None:
         if self._services.last_unit(self._group, self._topic) < unit:
-            givens = [given for key in keys if (given := self._state.get(key)) is not None]
+            messages = [message for key in keys if (message := self._state.get(key)) is not None]
             try:
                 rows = []
-                for given in givens:
-                    row = self._reader.message(*given.key)
+                for message in messages:
+                    row = self._reader.message(*message.key)
                     if isinstance(row, Damaged):
                         raise row.error
                     if row is not None:
-                        rows.append((row, given.attempt))
+                        rows.append((row, message.attempt))
                 if rows:
                     self._services.send_dead(self._group, self._topic, unit, rows)
             except (ResponseError, CorruptionError) as error:
-                if len(givens) > 1:
+                if len(messages) > 1:
                     # One of them is to blame. All get units of their own before the first one is stored.
-                    self._begin_dead_letters([given.key for given in givens], range(unit + 1, unit + 1 + len(givens)))
+                    self._begin_dead_letters(
+                        [message.key for message in messages], range(unit + 1, unit + 1 + len(messages))
+                    )
                 else:
-                    self._put_off(givens[0], error)
+                    self._put_off(messages[0], error)
                 return
         # A power cut must not take the dead letter, and leave the journal that says that the message is done with.
         self._services.flush()
-        self._journal.append([Gone(*key) for key in keys])
+        self._journal.append([Acknowledged(*key) for key in keys])
 
-    def _put_off(self, given: Given, error: Exception) -> None:
+    def _put_off(self, message: InFlight, error: Exception) -> None:
         _LOG.warning(
             "group %s: message %d of %s-%d has failed %d times and cannot become a dead letter: %s",
-            self._group, given.queue_offset, self._topic, given.queue_id, given.attempt, error,
+            self._group, message.queue_offset, self._topic, message.queue_id, message.attempt, error,
         )  # fmt: skip
-        self._journal.append([self._hidden(given)])
+        self._journal.append([self._hidden(message)])

@@ -1,8 +1,9 @@
-"""The log of messages that a group has received and not yet done (H03 of docs/conformance.md); high-water marks.
+"""The log of messages that a group has received and not yet done (H03 of docs/conformance.md).
 
-Both are written in a transaction before the effect's: the sender must see which messages have arrived, also while a
-worker has them. A row of the log has a lease (a worker has the message), or waits for its retry, or is dead. It is
-deleted when the message is done. The lease only saves work: `inbox` decides whether a message is done.
+It and the high-water marks are written in a transaction before the effect's: the sender must see which messages have
+arrived, also while a worker has them. A row of the log has a lease (a worker has the message), or waits for its retry,
+or is dead. It is deleted when the message is done. The lease only saves work: `inbox` decides whether a message is
+done.
 
     C2   `receive`    one transaction: rows with our lease, marks, and the holder of each message
     E1   `fail`       one transaction: the lease given back, the time until which the row blocks a resend, dead letters
@@ -12,81 +13,25 @@ A row has the place at which its message was first received; a retry that takes 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.inserting import chunks, inserted_ids
 from rmq_store.reliable.database.leases import horizon_ms
-from rmq_store.reliable.database.tables import MESSAGE_ID_CHARACTERS_MAX, VOID, Tables
+from rmq_store.reliable.database.tables import VOID, Tables
 from rmq_store.reliable.inbox import inbox
-
-RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+from rmq_store.reliable.inbox.deliveries import Delivery, Queue
+from rmq_store.reliable.inbox.high_water import write_marks
 
 UNCLEAR: Final = (
     "a worker of an older version has done a message with its OUTBOX_ID, which was copied from another message: "
     "perhaps this one"
 )
-
-Queue = tuple[str, str, int]
-"""Broker name, topic, queue id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """One delivery of a message. `topic`, `queue_id`, `queue_offset`: the place of the delivered message; for a retry
-    this is in the retry topic.
-
-    `retry_ms`: the wait before its next delivery if this one fails. `is_last`: if this one fails, the message is dead.
-    `fingerprint`: tells it from another message with its id; None: unknown. `copied_id`: the OUTBOX_ID of the message
-    that it was made of, by which workers of version 1 know it.
-    """
-
-    message_id: str
-    broker_name: str
-    topic: str
-    queue_id: int
-    queue_offset: int
-    reconsume_times: int
-    retry_ms: int
-    is_last: bool
-    fingerprint: str | None = None
-    copied_id: str | None = None
-
-    def under_its_own_id(self) -> Receipt:
-        """The same delivery under an id of the message's own, made of its id and its fingerprint: the id that it has is
-        another message's.
-        """
-        return replace(self, message_id=own_id(self.message_id, self.fingerprint))
-
-    @property
-    def place(self) -> str:
-        """The place of the delivered message, for people."""
-        return f"offset {self.queue_offset} of queue {self.queue_id} of {self.topic} ({self.broker_name})"
-
-    @property
-    def is_first_delivery(self) -> bool:
-        """True if it counts for the high-water mark: it is neither a retry, nor was it delivered before."""
-        return self.reconsume_times == 0 and not self.topic.startswith(RETRY_TOPIC_PREFIX)
-
-    @property
-    def queue(self) -> Queue:
-        """The queue that holds the delivered message."""
-        return self.broker_name, self.topic, self.queue_id
-
-
-def own_id(message_id: str, fingerprint: str | None) -> str:
-    """The id of a message that has the id of another one."""
-    own = f"{message_id}#{fingerprint}"
-    if len(own) <= MESSAGE_ID_CHARACTERS_MAX:
-        return own
-    return f"{hashlib.blake2b(message_id.encode(), digest_size=16).hexdigest()}#{fingerprint}"
 
 
 @dataclass(slots=True)
@@ -110,7 +55,7 @@ def receive(
     connection: sa.Connection,
     tables: Tables,
     group: str,
-    receipts: Sequence[Receipt],
+    deliveries: Sequence[Delivery],
     *,
     token: str,
     now_ms: int,
@@ -129,14 +74,14 @@ def receive(
     found = Received(void=set(void or ()))
     left: list[str] = []
     until_ms = now_ms + lease_ms
-    rows = {receipt.message_id: _log_row(group, receipt, token, now_ms, until_ms) for receipt in receipts}
+    rows = {delivery.message_id: _log_row(group, delivery, token, now_ms, until_ms) for delivery in deliveries}
     there = rows.keys() - inserted_ids(connection, tables.log, list(rows.values()), token)
     for ids in chunks(sorted(there)):
         found.took_over |= _take_over(connection, tables, group, ids, token=token, now_ms=now_ms, lease_ms=lease_ms)
     # No row: it went after our INSERT found it, and before this transaction could see why.
     holders: dict[str, tuple[str | None, int]] = dict.fromkeys(rows, (None, now_ms))
-    fingerprints = {receipt.message_id: receipt.fingerprint for receipt in receipts}
-    copied = {receipt.message_id: receipt.copied_id for receipt in receipts if receipt.copied_id is not None}
+    fingerprints = {delivery.message_id: delivery.fingerprint for delivery in deliveries}
+    copied = {delivery.message_id: delivery.copied_id for delivery in deliveries if delivery.copied_id is not None}
     of_version_1: set[str] = set()
     column = inbox.fingerprint_column(connection, tables)
     for ids in chunks(sorted({*rows, *copied.values()})):
@@ -176,7 +121,7 @@ def fail(
     connection: sa.Connection,
     tables: Tables,
     group: str,
-    receipts: Sequence[Receipt],
+    deliveries: Sequence[Delivery],
     *,
     token: str,
     now_ms: int,
@@ -187,15 +132,15 @@ def fail(
     the last delivery becomes dead, and is put on the manual list. Returns the ids that the group has done meanwhile:
     another worker has, or this one without an answer from the database. Their log rows are deleted.
     """
-    ids = [receipt.message_id for receipt in receipts]
+    ids = [delivery.message_id for delivery in deliveries]
     done = inbox.done_ids(connection, tables, group, ids)
     if done:
-        done -= inbox.others(connection, tables, group, {each.message_id: each.fingerprint for each in receipts})
+        done -= inbox.others(connection, tables, group, {each.message_id: each.fingerprint for each in deliveries})
     delete(connection, tables, group, done)
     steps: dict[tuple[int, bool], list[str]] = {}
-    for receipt in receipts:
-        if receipt.message_id not in done:
-            steps.setdefault((receipt.retry_ms, receipt.is_last), []).append(receipt.message_id)
+    for delivery in deliveries:
+        if delivery.message_id not in done:
+            steps.setdefault((delivery.retry_ms, delivery.is_last), []).append(delivery.message_id)
     log = tables.log
     for (retry_ms, is_last), ids in sorted(steps.items()):
         for some in chunks(sorted(ids)):
@@ -238,33 +183,6 @@ def delete(connection: sa.Connection, tables: Tables, group: str, message_ids: I
         connection.execute(sa.delete(log).where(log.c.group_name == group, log.c.message_id.in_(some)))
 
 
-def write_marks(connection: sa.Connection, tables: Tables, group: str, marks: Mapping[Queue, int]) -> None:
-    """Raise the high-water marks of queues; a smaller value changes nothing. Two processes may do so at the same time.
-    """
-    if not marks:
-        return
-    high_water = tables.high_water
-    rows = [
-        {"group_name": group, "broker_name": broker, "topic": topic, "queue_id": queue_id, "queue_offset": offset}
-        for (broker, topic, queue_id), offset in sorted(marks.items())
-    ]
-    dialect = connection.dialect.name
-    if dialect in ("mysql", "mariadb"):
-        new = mysql.insert(high_water)
-        larger = sa.func.greatest(high_water.c.queue_offset, new.inserted.queue_offset)
-        connection.execute(new.on_duplicate_key_update(queue_offset=larger), rows)
-        return
-    insert = (sqlite if dialect == "sqlite" else postgresql).insert(high_water)
-    connection.execute(
-        insert.on_conflict_do_update(
-            index_elements=list(high_water.primary_key),
-            set_={"queue_offset": insert.excluded.queue_offset},
-            where=high_water.c.queue_offset < insert.excluded.queue_offset,
-        ),
-        rows,
-    )
-
-
 def _take_over(
     connection: sa.Connection, tables: Tables, group: str, ids: list[str], *, token: str, now_ms: int, lease_ms: int
 ) -> bool:
@@ -304,16 +222,16 @@ def _state(
     return sa.union_all(*parts)
 
 
-def _log_row(group: str, receipt: Receipt, token: str, now_ms: int, until_ms: int) -> dict[str, object]:
+def _log_row(group: str, delivery: Delivery, token: str, now_ms: int, until_ms: int) -> dict[str, object]:
     return {
         "group_name": group,
-        "message_id": receipt.message_id,
-        "broker_name": receipt.broker_name,
-        "topic": receipt.topic,
-        "queue_id": receipt.queue_id,
-        "queue_offset": receipt.queue_offset,
+        "message_id": delivery.message_id,
+        "broker_name": delivery.broker_name,
+        "topic": delivery.topic,
+        "queue_id": delivery.queue_id,
+        "queue_offset": delivery.queue_offset,
         "received_ms": now_ms,
-        "reconsume_times": receipt.reconsume_times,
+        "reconsume_times": delivery.reconsume_times,
         "lease_token": token,
         "lease_until_ms": until_ms,
         "blocks_until_ms": 0,

@@ -52,7 +52,7 @@ class Calls:
         self.count = 0
 
 
-class Patience:
+class WorkerWait:
     """Waits until `ending` is set. Safe for threads."""
 
     def __init__(self, engine: sa.Engine, tables: Tables, group: str, ending: threading.Event) -> None:
