@@ -73,7 +73,7 @@ def test_each_row_of_a_command_says_how_it_differs(path: str) -> None:
     assert bool(row.sentence) or row.support == Support.SAME
     assert not row.sentence.endswith(".") and "|" not in row.sentence
     assert len(row.sentence.split()) <= 60
-    assert bool(row.home) or row.support != Support.ONLY
+    assert row.home or row.support != Support.ONLY
     assert not row.home or row.support != Support.REFUSED
 
 

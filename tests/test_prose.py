@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,17 +68,45 @@ def test_no_sentence_begins_with_who_what_or_where_as_a_noun(page: Path) -> None
     assert found == []
 
 
-def test_no_public_docstring_begins_a_sentence_with_who_what_or_where_as_a_noun() -> None:
+def texts_of_code(source: str) -> Iterator[str]:
+    """The docstrings of a module, private ones too, and its comments; lines that follow each other are one comment."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+    lines: list[str] = []
+    last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        stands_alone = token.line.lstrip().startswith("#")
+        if lines and not (stands_alone and token.start[0] == last + 1):
+            yield " ".join(lines)
+            lines = []
+        lines.append(token.string.lstrip("#: "))
+        last = token.start[0]
+    yield " ".join(lines)
+
+
+def test_no_docstring_or_comment_begins_a_sentence_with_who_what_or_where_as_a_noun() -> None:
     found = []
     for path in sorted(path for root in SOURCES.values() for path in root.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            if getattr(node, "name", "").startswith("_"):
-                continue
-            text = ast.get_docstring(node) or ""
+        for text in texts_of_code(path.read_text(encoding="utf-8")):
             found += [f"{path}: {each}" for each in sentences(text) if begins_with_a_noun_clause(each)]
     assert found == []
+
+
+def test_comments_and_private_docstrings_are_seen() -> None:
+    source = '''"""A module."""
+
+# A store is read. What is
+# kept stays.
+x = 1  # Who waits
+
+def _f() -> None:
+    """Where it lies."""
+'''
+    seen = [each for text in texts_of_code(source) for each in sentences(text) if begins_with_a_noun_clause(each)]
+    assert seen == ["Where it lies.", "What is kept stays.", "Who waits"]
 
 
 def test_the_check_of_sentences_sees_paragraphs_items_and_cells_and_no_questions() -> None:

@@ -39,7 +39,7 @@ def converters_of(function: Callable[..., Any]) -> dict[str, Converter]:
 
 
 def _converter(hint: Any) -> Converter | None:
-    """What checks a value of this type; None if any value will do."""
+    """The check of a value of this type; None if any value will do."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint is object or isinstance(hint, TypeVar):
         return None

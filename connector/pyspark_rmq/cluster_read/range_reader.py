@@ -76,7 +76,7 @@ class RangeReader:
             None if tag_filter is None else tag_filter.matches,
         )
         wanted = PullFilter(group=self._pull_group, subscription=tags or "*")
-        # What came back to a group has passed the filter before.
+        # A group's retries have passed the filter before.
         if self._sql92 is not None and not topic.startswith(RETRY_PREFIX):
             wanted = PullFilter(group=self._pull_group, subscription=self._sql92, expression_type=SQL92)
         for first, last in [(start, end)] if only is None else _runs(only, start, end):

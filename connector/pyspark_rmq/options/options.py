@@ -34,7 +34,7 @@ DLQ_PREFIX = "%DLQ%"
 # DefaultMQPushConsumer.consumeTimestamp
 _CONSUME_TIMESTAMP_AGO_MS = 30 * 60 * 1000
 
-# What other connectors and RocketMQ itself call the same thing; the spelling alone would suggest something else.
+# Names of the same thing in other connectors and in RocketMQ; the spelling alone would suggest something else.
 _CALLED_ELSEWHERE = {
     "consumergroup": "group",
     "kafka.group.id": "group",
@@ -58,7 +58,7 @@ _LOOKUPS: Mapping[str, Literal["key", "unique key", "id"]] = {"key": "key", "uni
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
-# What Spark's catalog adds when it makes a table: TableCatalog.PROP_PROVIDER and OPTION_PREFIX.
+# Options that Spark's catalog adds when it makes a table: TableCatalog.PROP_PROVIDER and OPTION_PREFIX.
 _OF_CATALOG, _OF_CATALOG_PREFIX = "provider", "option."
 
 NO_TABLES = (

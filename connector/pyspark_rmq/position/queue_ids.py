@@ -24,7 +24,7 @@ class BrokerQueueId(NamedTuple):
         return f"{self.broker_name}:{self.queue_id}"
 
 
-# An int in a store, a `BrokerQueueId` in a cluster. Which of them is known where the location is: a store takes and
+# An int in a store, a `BrokerQueueId` in a cluster. The location decides which of them: a store takes and
 # returns numbers only, a cluster the pairs. All code between passes them on, sorts them, and writes them as text.
 QueueId: TypeAlias = Any
 

@@ -22,7 +22,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 # The last line of a traceback: a name, perhaps with its module, and a message. Frames before it are indented.
 _RAISED = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.MULTILINE)
 
-# What Spark writes behind a traceback, on a line of its own or at the end of the last one.
+# The text that Spark writes after a traceback, on a line of its own or at the end of the last one.
 _BEHIND = re.compile(
     r"\n*(?:\s+SQLSTATE: \w+|\n\s*at [\w.$]+\(|\nJVM stacktrace:|\n=== Streaming Query ===|\nDriver stacktrace:"
     r"|\nCaused by: )"

@@ -158,7 +158,7 @@ def _offsets(comparison: Comparison) -> tuple[int, int] | None:
 
 
 def _lookup(comparison: Comparison) -> Lookup | None:
-    """What the index can be asked for: every row for which the comparison holds is among the answers."""
+    """The conditions that the index can answer: every row for which the comparison holds is among the answers."""
     if comparison.negated or comparison.operation not in ("EqualTo", "EqualNullSafe", "In"):
         return None
     texts: Sequence[Any] = comparison.value if comparison.operation == "In" else (comparison.value,)

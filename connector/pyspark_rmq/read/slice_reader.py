@@ -61,7 +61,7 @@ def read_slice(store: QueueSource, options: SourceOptions, wanted: SliceRead) ->
 
 
 def _rest_after(error: OffsetOutOfRangeError, wanted: SliceRead, options: SourceOptions) -> SliceRead | None:
-    """What is left to read after retention, or a crash, took messages of the slice: they are reported. Raises the error
+    """The rest to read after retention, or a crash, took messages of the slice: they are reported. Raises the error
     again if none is missing.
     """
     part = wanted.part

@@ -86,10 +86,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked: tuple[StreamPosition, ...] = ()
         self._view: _View | None = None
         self._idle: IdlePoll | None = None
-        # What was reported of which ranges.
+        # Ranges of which a loss was reported, with the report.
         self._report: tuple[dict[Queue, Range], dict[str, Any]] | None = None
         self._target: dict[Queue, int] | None = None
-        # What the tasks of the batch that ends at the position are going to read.
+        # The ranges that the tasks of the batch that ends at the position are going to read.
         self._pinned: tuple[StreamPosition, Pin] | None = None
         self._last_batch_s: float | None = None
         self._warned = False
@@ -210,7 +210,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pin = _pin(store, wanted, ranges)
         if pin is not None:
             self._pinned = finish, pin
-            # What retention took before it was pinned.
+            # Messages that retention took before they were pinned.
             ranges = self._ranges_of(store, finish, ranges)
         existing = loss_detection.existing_or_fail(wanted, ranges, self._options)
         return [SlicePartition(part) for part in planning.split(existing, self._options.min_partitions)]
@@ -346,7 +346,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return closed
 
     def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
-        # What is not read any more (unsubscribed, deleted) is not this query's to commit: it has no lease on it.
+        # The query does not commit queues that it no longer reads (unsubscribed, deleted): it has no lease on them.
         if self._member is not None:
             self._member.completed({queue: offset for queue, offset in position.next.items() if queue in ranges})
 

@@ -93,7 +93,7 @@ def _read_columns(
 
 
 def _redriven(store: QueueSource, part: QueueSlice) -> Redriven | None:
-    """Which messages of a dead-letter topic's queue were moved on; None for other topics, or if that is damaged."""
+    """Flags of a dead-letter queue's messages that were moved on; None for other topics, or if that is damaged."""
     if not part.topic.startswith(DLQ_PREFIX):
         return None
     from pyspark_rmq.schema import origin_columns

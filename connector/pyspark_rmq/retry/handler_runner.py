@@ -49,7 +49,7 @@ _UNANSWERED: Final = DONE + 1
 _LEVEL_MAX = np.iinfo(np.int32).max
 _WORDS = {SUCCESS: DONE, "CONSUME_SUCCESS": DONE, RECONSUME_LATER: 0, DLQ: _DEAD}
 
-# What is known of a row after the handler has seen it. The reasons replace those of an earlier failure.
+# The state of a row after the handler has seen it. The reasons replace those of an earlier failure.
 RESULT_COLUMNS: Final = ("result", "delayLevel")
 REASON_COLUMNS: Final = ("errorClass", "errorMessage", "stackHash", "lastFailureTime")
 

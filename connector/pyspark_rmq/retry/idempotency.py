@@ -31,7 +31,7 @@ from pyspark_rmq.schema.message_ids import message_ids
 if TYPE_CHECKING:
     from rmq_store.reliable import Idempotency
 
-# What says which message a row is, where it lies, and whether it came before.
+# Columns that say which message a row is, where it lies, and whether it came before.
 NEEDED: Final = {
     "brokerName": "string", "topic": "string", "queueId": "int", "queueOffset": "bigint", "reconsumeTimes": "int",
     "properties": "map<string,string>",
@@ -148,7 +148,7 @@ class Rows:
     batch: pa.RecordBatch
     levels_of: Callable[[Any, int], Any]
     done: int
-    # What the handler said of messages that failed: by an answer, after which it does not see them again, or by an
+    # The failures of messages, as the handler told them: by an answer, after which it does not see them again, or by an
     # exception, of which the newest counts.
     levels: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, Reason] = field(default_factory=dict)

@@ -9,7 +9,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from rmq_store.errors import NoMessageIdError
 
-# What says which message a row is, for those who read an error.
+# Columns that name a row's message in an error.
 _NAMING_COLUMNS = {"storeTopic": "", "topic": "", "queueId": "queue ", "queueOffset": "offset ", "msgId": ""}
 
 

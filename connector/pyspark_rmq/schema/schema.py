@@ -94,7 +94,7 @@ SOURCE_SCHEMA = StructType(
     ]
 )
 
-# What getMsgId() of the Java client shows; there only if a user's schema names it.
+# The value of getMsgId() of the Java client; there only if a user's schema names it.
 JAVA_ID_FIELD = StructField("javaMsgId", StringType())
 
 ORIGIN_FIELDS = (
@@ -127,7 +127,7 @@ _NULLABLE = frozenset(
     {"tags", "keys", "originQueueId", "originQueueOffset", "redriven", *(field.name for field in REASON_FIELDS)}
 )
 
-# What the sink uses with the option sendBack; what it cannot do without comes first.
+# The columns that the sink uses with the option sendBack; the required ones come first.
 _SEND_BACK_FIELDS = (
     StructField("commitLogOffset", LongType(), nullable=False),
     StructField("msgId", StringType(), nullable=False),
@@ -141,7 +141,7 @@ _SEND_BACK_FIELDS = (
 # A commit-log offset is one of a broker.
 _OF_CLUSTER = (StructField("brokerName", StringType(), nullable=False),)
 
-# What the sink uses; the first type of each is the one that errors name.
+# The columns that the sink uses; the first type of each is the one that errors name.
 _SINK_TYPES: dict[str, tuple[DataType, ...]] = {
     "topic": (StringType(),),
     "body": (BinaryType(), StringType()),

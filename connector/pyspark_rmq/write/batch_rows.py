@@ -63,7 +63,7 @@ def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class _MessageLocation(NamedTuple):
-    """Where the message of a row is stored; no broker name if the rows have none."""
+    """Queue and offset of the message of a row; no broker name if the rows have none."""
 
     broker_name: str | None
     log_offset: int

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class _ClusterSink(abc.ABC):
-    """What both sinks of a cluster have in common: tasks that send by themselves."""
+    """Shared by both sinks of a cluster: tasks that send by themselves."""
 
     def __init__(self, options: SinkOptions) -> None:
         assert options.cluster is not None and options.cluster_sink is not None  # options checked it

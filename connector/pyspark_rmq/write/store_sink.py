@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class _StoreSink(abc.ABC):
-    """What both sinks of a store have in common: the staged files, and their one unit."""
+    """Shared by both sinks of a store: the staged files, and their one unit."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

@@ -41,7 +41,7 @@ _WITHOUT_LOG = ("pyrmq/store.json", "consumequeue", _SEPARATE, "config/topics.js
 _PARTS = ("commitlog", "consumequeue", "config", "index", "pyrmq")
 _USUAL_NAME = "store"
 _CHILDREN_MAX = 1000
-# What a file system makes where it is mounted.
+# Entries that a file system makes where it is mounted.
 _LOST_AND_FOUND = "lost+found"
 
 

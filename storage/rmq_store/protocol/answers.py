@@ -19,8 +19,6 @@ from typing import Final
 
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 
-V5_0_0: Final = 413
-"""MQVersion.V5_0_0: brokers write their version into answers."""
 BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.TOO_MANY_REQUESTS))
 GROUP_UNKNOWN: Final = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.CONSUMER_NOT_ONLINE)
 NOT_AT_SLAVE: Final = (

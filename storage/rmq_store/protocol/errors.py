@@ -86,7 +86,7 @@ class ClientErrorCode:
     NOT_FOUND_TOPIC_EXCEPTION: Final = 10005
 
 
-# What passes by itself: the same call may succeed later.
+# Codes of passing states: the same call may succeed later.
 _PASSING_CODES: Final = frozenset(
     (
         ResponseCode.SYSTEM_BUSY,

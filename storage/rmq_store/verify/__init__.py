@@ -192,7 +192,7 @@ class _Scan:
             self.ledger.problem("pyrmq/kept.json", 0, accepted)
             return
         self.accepted = accepted
-        # A lost file was found, say. Whoever looks for one of its messages goes by the list, and says that it is lost.
+        # A lost file was found, say. A reader of one of its messages uses the list, and reports it lost.
         for bad in filter(self._is_whole, accepted):
             text = f"bytes {bad.start} to {bad.end} of the log are whole again: `rmq repair` takes them back"
             self.ledger.problem("pyrmq/kept.json", 0, text)

@@ -19,7 +19,7 @@ _QUEUES_MAX = 65_536
 _TOPIC = re.compile(r"(?=.{1,127}\Z)[%|a-zA-Z0-9_-]+|(?=.{1,255}\Z)(?:%DLQ%[%|a-zA-Z0-9_-]+|%RETRY%[%|a-zA-Z0-9_+-]+)")
 _GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,120}")
 
-# What a member must be: a type, or the range [low, high) of an integer.
+# The check of a member: a type, or the range [low, high) of an integer.
 _TOPIC_MEMBERS: dict[str, type | tuple[int, int]] = {
     "readQueueNums": (0, _QUEUES_MAX + 1), "writeQueueNums": (0, _QUEUES_MAX + 1), "perm": (0, 16),
     "topicSysFlag": (-_INT32, _INT32), "topicFilterType": str, "order": bool, "attributes": dict,

@@ -90,6 +90,7 @@ def test_a_command_that_is_declared_once_has_no_other_place() -> None:
     for path, row in COMMANDS.items():
         is_declared = isinstance(STORES.get(path), TargetCommand)
         assert not (is_declared and row.home), path
+        assert is_declared or row.home or row.support != Support.DIFFERS, path
         assert not (is_declared and row.support == Support.REFUSED), path
 
 

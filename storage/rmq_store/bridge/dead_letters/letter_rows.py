@@ -105,6 +105,6 @@ def letter_rows(rows: pa.RecordBatch, route: Route, rules: RmqRules, groups: Let
 
 
 def _places(messages: pa.RecordBatch, given: pa.RecordBatch) -> pa.Array:
-    """Which of the records given the messages are; what was refused is not among them."""
+    """The numbers of the given records that became messages; refused ones are not among them."""
     offsets = sources_of_messages(messages).offsets
     return pa.array(np.searchsorted(given.column("offset").to_numpy(), offsets))

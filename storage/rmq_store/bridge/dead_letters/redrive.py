@@ -308,7 +308,7 @@ def _by_queue(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def _places(records: pa.RecordBatch, rows: pa.RecordBatch) -> pa.Array:
-    """Which of the rows, ascending in `queueOffset`, the records were made of."""
+    """The numbers of the rows, ascending in `queueOffset`, from which the records were made."""
     return pa.array(np.searchsorted(rows.column("queueOffset").to_numpy(), records.column("offset").to_numpy()))
 
 

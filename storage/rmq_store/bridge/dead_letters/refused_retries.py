@@ -19,7 +19,7 @@ from rmq_store.format.text import names
 
 REFUSED_PURPOSE: Final = "kafka_retry"
 
-# What would make the copy wait once more.
+# Properties that would make the copy wait once more.
 _OF_THE_SCHEDULE: Final = (property_string.DELAY_TIME_LEVEL, property_string.REAL_TOPIC, property_string.REAL_QUEUE_ID)
 
 

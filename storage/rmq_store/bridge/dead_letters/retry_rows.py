@@ -46,7 +46,7 @@ ATTEMPTS_HEADER: Final = b"rmq.attempts"
 GROUP_HEADER: Final = b"rmq.retry-group"
 RETRY_QUEUE: Final = 0
 
-# What the schedule and the properties above take, and what reasons must leave of it.
+# Bytes for the schedule and the properties above; reasons must leave them free.
 _PLACE_BYTES: Final = 600
 _REASONS_BYTES: Final = 512
 
@@ -109,7 +109,7 @@ def retry_rows(rows: pa.RecordBatch, route: Route, rmq_rules: RmqRules, rules: R
 
 
 def _failed_before(rows: pa.RecordBatch, attempts_max: int) -> Int64:
-    """What `rmq.attempts` says, at most the number of all attempts; 0 if it says nothing that can be read."""
+    """The value of `rmq.attempts`, at most the number of all attempts; 0 if it cannot be read."""
     raw = last_values(rows, ATTEMPTS_HEADER)
     known = pc.and_(pc.is_valid(raw), pc.less_equal(pc.binary_length(raw), 9)).fill_null(False)
     text = pc.if_else(known, raw, pa.scalar(b"x", pa.binary()))

@@ -31,7 +31,7 @@ _STABLE_OFFSETS: Final = 7
 _SHARE: Final = "share"
 # States of a group that nobody is in (org.apache.kafka.common.GroupState).
 _WITHOUT_MEMBERS: Final = ("Empty", "Dead")
-# What a coordinator answers if it knows a member that we are not.
+# Codes of a coordinator that knows another member than us.
 _OTHERS_AT_WORK: Final = (
     errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.RebalanceInProgressError,
     errors.FencedInstanceIdError, errors.FencedMemberEpochError, errors.StaleMemberEpochError,
@@ -230,7 +230,7 @@ class KafkaPythonAdministration:
 
 
 def _patiently(what: str, ask: Callable[[], Answer]) -> Answer:
-    """What a coordinator answers, who may still be loading, or be made with the first group of a cluster."""
+    """The answer of a coordinator, which may still be loading, or be made with the first group of a cluster."""
     end_s = real_time.monotonic() + _WAIT_S
     while True:
         try:

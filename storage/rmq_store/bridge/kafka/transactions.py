@@ -240,7 +240,7 @@ class TransactionLink:
     async def _produce_once(
         self, leader: int, batches: Mapping[Partition, Batch], until_s: float | None = None
     ) -> dict[Partition, int]:
-        """Send a batch of each partition. Who is not the leader, or not yet, has written nothing and is asked again."""
+        """Send a batch of each partition. A broker that does not lead it yet has written nothing: it is asked again."""
         topic_of = ProduceRequest.TopicProduceData
         by_topic: dict[str, list[Any]] = defaultdict(list)
         for (topic, partition), batch in batches.items():

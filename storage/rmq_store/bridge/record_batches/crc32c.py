@@ -71,7 +71,7 @@ def _table_list() -> list[int]:
 
 @lru_cache(maxsize=64)
 def _zeros_tables(width: int) -> tuple[list[int], list[int], list[int], list[int]]:
-    """What each byte of a register becomes after `width` zero bytes."""
+    """The value of each byte of a register after `width` zero bytes."""
     values = np.arange(256, dtype=np.uint32)
     places = np.concatenate([values << np.uint32(8 * place) for place in range(4)])
     table = _table()

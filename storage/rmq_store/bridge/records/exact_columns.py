@@ -23,7 +23,7 @@ _VARINT_BYTES_MAX = 5
 _PIECES_OF_KEY = 3  # its length, its bytes, and how many headers there are
 _PIECES_OF_HEADER = 4
 
-# What a character of base64 is: 0 one of its 64, 1 padding, 2 anything else.
+# The kind of a character of base64: 0 one of its 64, 1 padding, 2 anything else.
 _PADDING, _OTHER = 1, 2
 _KINDS = np.full(256, _OTHER, np.uint8)
 _KINDS[np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)] = 0

@@ -155,7 +155,7 @@ def weave(row_count: int, parts: Sequence[Part]) -> Woven:
 
 
 def _places(rows: Int64 | None, free: Int64) -> Int64:
-    """Where the entries of a part go; moves `free` on."""
+    """The positions of a part's entries; moves `free` on."""
     if rows is None:
         places = free.copy()
         free += 1

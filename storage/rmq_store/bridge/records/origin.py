@@ -38,7 +38,7 @@ PATH_LENGTH_MAX: Final = 16
 MARKS: Final = (MIRROR_FROM, MIRROR_PATH, MIRROR_TO, MIRROR_TIMESTAMP)
 ANY_TIME: Final = "-"
 
-# What a mirror never sets, and whoever stores a message once more does.
+# Properties that a mirror never sets, and that each later storing of the message sets.
 _STORED_AGAIN = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.RECONSUME_TIME, "PYRMQ_DEAD_LETTER", "PYRMQ_REPLAYS")
 
 Path = tuple[tuple[str, str], ...]
@@ -157,7 +157,7 @@ def _filtered(rows: Rows, chosen: Mask) -> Rows:
 
 
 def _path(raw: bytes) -> Path | None:
-    """What MIRROR_PATH says; None: nothing that a mirror writes."""
+    """The parsed MIRROR_PATH; None: no mirror has written it."""
     try:
         read = json.loads(raw)
         path = tuple((cluster, topic) for cluster, topic in read)

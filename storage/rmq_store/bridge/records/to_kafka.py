@@ -255,7 +255,7 @@ class _Mapping:
         return Part(properties.rows[places], properties.names, properties.codes[places], values)
 
     def _shown(self) -> list[Part]:
-        """What messages of RocketMQ have beside body and user's properties, as far as it says something."""
+        """The fields of RocketMQ's messages beside body and the user's properties, if they are set."""
         if self._from_kafka.all():
             return []
         chosen = self._properties.named(*SHOWN_NAMES) & ~self._from_kafka[self._properties.rows]

@@ -189,7 +189,7 @@ class _Mapping:
         return reasons
 
     def _exact(self, kept: Mask, is_restored: Mask) -> tuple[Mask, Mask]:
-        """Which rows need KAFKA_RECORD, and which have a plain key."""
+        """Flags of the rows that need KAFKA_RECORD, and of those with a plain key."""
         headers = self._headers
         has_key = self._keys.is_valid().to_numpy(zero_copy_only=False)
         key_is_plain = plain_texts(self._keys)

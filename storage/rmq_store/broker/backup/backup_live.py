@@ -35,7 +35,7 @@ from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, log_is_ours
 from rmq_store.log.views.hash_index import EMPTY
 from rmq_store.log.views.views import QueueKey
 
-# What belongs to the processes that use the store, or to one copy of it. `lock` in a directory of POP state, too.
+# Files of the processes that use the store, or of one copy of it. `lock` in a directory of POP state, too.
 _NOT_COPIED = frozenset((
     "state", "progress", "queue_ends.json", "rebuild.json", "staging", "removed", "groups", "retention.json", LOCK_FILE,
 ))  # fmt: skip

@@ -40,7 +40,7 @@ _NAME = re.compile(r"([0-9]{1,10})-([0-9]{20})-([0-9]{20})\.parquet", re.ASCII)
 _TEMPORARY = re.compile(rf"\.{_NAME.pattern}\.tmp", re.ASCII)
 _LOCK_TIMEOUT_MS = 60_000
 
-# What the rows of one row group may take in memory; ours are far smaller.
+# Limit in memory for the rows of one row group; ours are far smaller.
 _ROW_GROUP_BYTES_MAX = 1 << 30
 
 # A Parquet writer writes dozens of small pieces.

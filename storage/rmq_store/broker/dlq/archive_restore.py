@@ -47,7 +47,7 @@ CHUNK_ROWS: Final = 10_000
 
 _OFFSET_MAX = (1 << 63) - 1
 
-# What a copy may have more than its original: an IPv6 address of the store, and a blank behind it.
+# Bytes that a copy may have more than its original: an IPv6 address of the store, and a blank behind it.
 _MORE_BYTES_MAX = 12 + CRC_PROPERTY_BYTES + BLANK_BYTES
 
 Progress = Callable[[int, int], None]

@@ -55,17 +55,17 @@ CHUNK_BYTES: Final = 32 << 20
 _GAP_ENTRIES = 512
 _TRIES = 3
 
-# What a broker or a client noted down on the way to the dead letters.
+# Properties that a broker or a client set on the way to the dead letters.
 _LEFT_BEHIND = (
     keys.DELAY_TIME_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, keys.RECONSUME_TIME, keys.MAX_RECONSUME_TIMES,
     keys.CONSUME_START_TIME, keys.MIN_OFFSET, keys.MAX_OFFSET, keys.POP_CK, keys.FIRST_POP_TIME,
 )  # fmt: skip
 
-# What a copy may have more than its original, apart from properties: the topic's name with a longer length field, the
-# CRC property, a host with an IPv6 address; and a blank must fit behind it.
+# Bytes that a copy may have more than its original, apart from properties: the topic's name with a longer length field,
+# the CRC property, a host with an IPv6 address; and a blank must fit behind it.
 _MORE_BYTES_MAX = RETRY_TOPIC_LENGTH_MAX + 1 + CRC_PROPERTY_BYTES + 12 + BLANK_BYTES
 
-# What a retry topic's messages have, and those of other topics do not.
+# Properties that only messages of a retry topic have.
 _ONLY_FOR_RETRY = (keys.RETRY_TOPIC, keys.WAIT_STORE_MSG_OK)
 
 

@@ -140,7 +140,7 @@ class RedriveLedger:
     def _read_on(self) -> None:
         queue = self._log.views.queue(self._topic, _QUEUE)
         last = self._log.queue_max(self._topic, _QUEUE, self._end())
-        # What retention took told of dead letters that are older still.
+        # Records that retention took were about even older dead letters.
         first = max(self._next, self._log.queue_min(self._topic, _QUEUE, self._log.segments.span(), last))
         if first >= last:
             return

@@ -19,7 +19,7 @@ _DOUBLE = re.compile(
     r"[+-]?(?:NaN|Infinity|(?P<decimal>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?"
     r"|(?P<hex>0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?)"
 )
-# What String.trim takes away: everything up to the space.
+# The characters that String.trim removes: everything up to the space.
 _TRIMMED = "".join(map(chr, range(0x21)))
 _DOUBLE_MIN = 5e-324
 

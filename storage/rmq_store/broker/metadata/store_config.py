@@ -33,7 +33,7 @@ _HOUR = re.compile(r"[0-9]{1,2}", re.ASCII)
 # Brokers before 4.9.2 made dead-letter topics that could only be written.
 _DLQ_PERMS = (2, 6)
 
-# What may be changed in the life of a store: how it is looked after, not how it is written.
+# Settings that may change in the life of a store: of its care, not of its bytes.
 OPERATIONAL = (
     "file_reserved_time", "delete_when", "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio",
     "disk_space_warning_level_ratio", "clean_file_forcibly_enable", "delete_file_batch_max",

@@ -21,7 +21,7 @@ from rmq_store.protocol.results import QueueRange
 
 # MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory.
 READ_BYTES_MAX = 256 << 10
-# What one receive looks at before it answers that nothing matched.
+# Messages that one receive examines before it answers that none matched.
 SCAN_MAX = 4096
 _STEP = 256
 

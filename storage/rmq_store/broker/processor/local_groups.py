@@ -27,7 +27,7 @@ from rmq_store.errors import LeaseHeldError, UsageError
 from rmq_store.files.locks.guard import Guard
 from rmq_store.protocol.messages import MessageQueue
 
-# What is left of the 127 characters of a lease name for a topic, whose own name may have 255.
+# Characters of a lease name (127) that are left for a topic, whose own name may have 255.
 _TOPIC_LENGTH_MAX = 100
 
 

@@ -28,7 +28,7 @@ from rmq_store.memory import BatchMemory
 # queues have in one mostly comes to an even number of equal parts, for two threads.
 BATCH_ROWS = 32_768
 BATCH_BYTES = 9 << 20
-# What is not ordinary comes from Arrow's pool, which keeps ever more unless it is asked now and then to give that back.
+# Unusual messages are read into Arrow's pool, which grows unless it is asked now and then to release memory.
 # If nothing came from there, that costs nothing.
 _POOL_BYTES = 256 << 20
 _REMEDY = "`rmq repair` lets the store be used on both sides of it"

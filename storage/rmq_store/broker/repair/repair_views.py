@@ -18,7 +18,7 @@ from rmq_store.log.core.geometry import Geometry, infer
 from rmq_store.log.recovery.index_repair import indexes_tags
 from rmq_store.log.views.hash_index import NO_FILE
 
-# What an opener writes besides: progress, checkpoint, tables.
+# Other files that an opener writes: progress, checkpoint, tables.
 _SMALL_FILES_BYTES = 1 << 20
 
 

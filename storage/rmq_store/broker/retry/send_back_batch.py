@@ -69,7 +69,7 @@ ANSWER_SCHEMA = pa.schema(
 )
 """The outcome of each row, as in `SentBack`; `commitLogOffset` is null if no record was added."""
 
-# What is asked of every message that is sent back.
+# The columns that every send-back needs.
 _NOTED = (
     keys.UNIQUE_KEY, keys.RETRY_TOPIC, keys.ORIGIN_MESSAGE_ID, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, *TIMER_WISHES
 )  # fmt: skip

@@ -25,7 +25,7 @@ from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.lazy.dataclasses import dataclass
 
-# What Java's Integer.parseInt takes.
+# Texts that Java's Integer.parseInt accepts.
 _JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 _INT32_MAX = (1 << 31) - 1
 

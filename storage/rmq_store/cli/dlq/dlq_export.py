@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Write = Callable[["pa.RecordBatch"], None]
 
-# What a spreadsheet takes for the beginning of a formula, which may read other cells and call programs; the last ones
+# Characters that begin a formula in a spreadsheet, which may read other cells and call programs; the last ones
 # are = + - @ in full width.
 _FORMULA_BEGINS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 

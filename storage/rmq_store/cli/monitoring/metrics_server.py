@@ -78,7 +78,7 @@ def serve(host: str, port: int, sample: Sample, names: Collection[str] = ()) -> 
         raise UsageError(f"--listen {host}:{port}: {error.strerror or error}") from error
     with server, remarks_with_time():
         shown = f"[{host}]" if ":" in host else host
-        # Who stops services sends SIGTERM: it ends as Ctrl-C does.
+        # Service managers send SIGTERM: it ends as Ctrl-C does.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             click.echo(f"http://{shown}:{server.server_address[1]}/metrics (Ctrl-C ends)")
@@ -156,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle_one_request()
         except http_limits.RequestTooLargeError:
             self.close_connection = True
-            # What parse_request sets; it was not reached, or not left.
+            # Fields that parse_request sets; it was not reached, or not left.
             self.request_version, self.command, self.requestline = "HTTP/1.0", "GET", ""
             text = f"a request has at most {http_limits.REQUEST_BYTES_MOST} bytes\n"
             self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _TEXT, text)

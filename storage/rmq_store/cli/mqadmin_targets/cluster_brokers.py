@@ -277,7 +277,7 @@ def _process(process: BrokerProcess, state: Mapping[str, str]) -> Process:
         timer_in, timer_out = (_number(state.get(f"timer{name}queueTps")) or 0 for name in ("En", "De"))
         progress = f"({waiting:.1f}w, {timer_in:.1f}, {timer_out:.1f})"
         timer = f"{behind:.0f}-{state.get('timerOffsetBehind', '0')}{progress}"
-    # What groups really got; brokers of 4.9 spell it in another way.
+    # Messages that groups really got; brokers of 4.9 spell it in another way.
     in_tps, out_tps = _rate(state, "putTps"), _rate(state, "getTransferredTps") or _rate(state, "getTransferedTps")
     wait = state.get("pageCacheLockTimeMills", "")
     put, got = ([_number(state.get(f"msg{kind}Total{moment}")) or 0 for moment in _MOMENTS] for kind in ("Put", "Get"))

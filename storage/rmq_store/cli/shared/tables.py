@@ -13,8 +13,8 @@ from rmq_store.lazy.dataclasses import dataclass
 
 Row = Sequence[str | int]
 
-# What is left of a column that gives way; and what each is given where that is not enough to fit, so that the terminal
-# breaks the lines itself.
+# The least width of a column that gives way; and the width of each where that is not enough: the terminal breaks the
+# lines itself.
 _WIDTH_LEAST = 8
 _WIDTH_BROKEN = 32
 

@@ -47,7 +47,7 @@ class Side(StrEnum):
 _PARAMETERS: Final = "__click_params__"
 _OF_ONE_SIDE: Final = re.compile(r"\[(store|cluster): ([^\[\]]*)\]")
 _STORE_OF_EXAMPLE: Final = re.compile(r" --store /\S+")
-# What chooses brokers must not be ignored: a command that cannot choose does not know these.
+# Options that choose brokers must not be ignored: a command that cannot choose does not know these.
 _CHOICES: Final = frozenset({"--brokerAddr", "--clusterName"})
 # Of a command for a store: what names the store, and what `cluster_options` adds.
 _OF_STORE: Final = {*STORE_PARAMETERS, "as_json"}

@@ -1,4 +1,4 @@
-"""Which brokers have answered the questions of one command, and what is said of those that have not."""
+"""The brokers that have answered the questions of one command, and the lines about those that have not."""
 
 from __future__ import annotations
 

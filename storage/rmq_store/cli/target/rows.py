@@ -1,4 +1,4 @@
-"""What commands find at a target, row by row. A queue of a cluster has the name of its broker; of a store None."""
+"""The rows that commands find at a target. A queue of a cluster has the name of its broker; of a store None."""
 
 from __future__ import annotations
 

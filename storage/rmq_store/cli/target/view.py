@@ -68,7 +68,7 @@ class Redrive(Protocol):
         """Choose the dead letters. UsageError: the group has none, or is not known."""
 
     def plan(self, limit: int | None) -> Totals:
-        """What `move` would do now."""
+        """The outcomes that `move` would have now."""
 
     def move(self, limit: int | None, rate: float | None, progress: Progress) -> Totals:
         """Send at most `limit` of them, `rate` a second. They are on disk on return, as the brokers flush."""
@@ -81,7 +81,7 @@ class Following(Protocol):
 
     @property
     def failures(self) -> FailureReport[Any]:
-        """What the last `take` lacks."""
+        """The brokers that the last `take` lacks."""
 
     def begin(self, start: Start) -> None:
         """Begin where --from says. OffsetOutOfRangeError: an offset that the one wanted queue does not have."""
@@ -102,7 +102,7 @@ class View(Protocol):
 
     @property
     def failures(self) -> FailureReport[Any]:
-        """What the answers so far lack."""
+        """The brokers that the answers so far lack."""
 
     @property
     def names_brokers(self) -> bool:
@@ -147,7 +147,7 @@ class View(Protocol):
         """The traffic of now, for `rmq top`, with the first `limit` groups."""
 
     def places(self, group: str, topics: Sequence[str]) -> list[PlaceRow]:
-        """Where a group stands in the queues of these topics, or of all on which it has committed, except its retry
+        """The position of a group in the queues of these topics, or of all on which it has committed, except its retry
         topics. Raises as `groups`.
         """
 
@@ -244,11 +244,11 @@ class OffsetReset(Protocol):
         """For a person: those that consume as the group now."""
 
     def apply(self) -> tuple[Sequence[ChangeRow], Sequence[PlaceRow]]:
-        """Set the offsets. What was changed, and the queues whose offset stayed, with that in `committed`."""
+        """Set the offsets. Returns the changes, and the queues whose offset stayed, with that in `committed`."""
 
 
 class Target(Protocol):
-    """What a command line names: a store or a cluster."""
+    """A store or a cluster, as a command line names it."""
 
     def view(self, tell: Tell) -> AbstractContextManager[View]:
         """Open it to read. A store: CorruptConfigError and others, as `Store.open`. A cluster: see

@@ -23,7 +23,7 @@ from rmq_store.format.text.delay_levels import retry_level
 BROKER_PROPERTIES_BYTES_MAX: Final = 767
 """What a broker adds to the properties of a message on its way: MSG_REGION, CLUSTER, REAL_TOPIC and others."""
 
-# What a broker or a client noted down about an earlier delivery, or writes again.
+# Properties of an earlier delivery, or that a broker or a client sets again.
 LEFT_BEHIND: Final = (
     keys.DELAY_TIME_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, keys.RECONSUME_TIME, keys.MAX_RECONSUME_TIMES,
     keys.CONSUME_START_TIME, keys.MIN_OFFSET, keys.MAX_OFFSET, keys.POP_CK, keys.FIRST_POP_TIME,

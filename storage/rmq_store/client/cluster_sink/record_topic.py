@@ -65,7 +65,7 @@ class RecordTopic:
         self._journal = JournalTopic(
             cluster, topic, "the record of a batch", reading, group=group, pull_group=pull_group, sleep=sleep
         )
-        # What was read of each queue ends here.
+        # The end of the read part of each queue.
         self._read_ends: dict[MessageQueue, int] = {}
 
     def find(self, part: WritePart) -> Offsets:
@@ -114,7 +114,7 @@ class RecordTopic:
             raise _in_doubt(error) from error
 
     def _missed(self, own: Record, stored: Offsets) -> Offsets:
-        """What others have recorded for this part in front of the own record, behind what was read."""
+        """The records of others for this part, before the own record and after the part that was read."""
         found: list[Record] = []
         for queue, offset in stored.items():
             begin = self._read_ends.get(queue)

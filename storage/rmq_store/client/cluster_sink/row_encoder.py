@@ -49,7 +49,7 @@ WAIT: Final = b"WAIT\x01true\x02"
 BODY_BYTES_MAX: Final = 4 << 20
 """maxMessageSize of a broker's default settings; a broker answers a larger message with 13."""
 
-# What brokers add: CLUSTER, MSG_REGION, TRACE_ON, and for delayed rows REAL_TOPIC, REAL_QID and the timer's own.
+# Brokers add CLUSTER, MSG_REGION and TRACE_ON, and to delayed rows REAL_TOPIC, REAL_QID and properties of the timer.
 _BROKER_PROPERTIES_BYTES_MAX: Final = 767
 
 _NOBODY = Host.parse("0.0.0.0:0")
@@ -321,7 +321,7 @@ def _place_of(queues: Sequence[MessageQueue], topic: str, broker_name: str | Non
 
 
 class _Codes:
-    """What decides which rows go together."""
+    """The values that decide which rows go together."""
 
     def __init__(self, topics: Int64, queues: Int64, sys_flags: Int64, born_ms: Int64, singles: Mask) -> None:
         self.topics = topics
@@ -354,7 +354,7 @@ def _varies(column: npt.NDArray[np.generic]) -> bool:
 
 
 def _singles(batch: pa.RecordBatch, names: list[str], codes: npt.NDArray[np.int32]) -> Mask:
-    """Which rows go one by one."""
+    """Flags of the rows that go one by one."""
     by_code = np.array([name.startswith((RETRY_PREFIX, DLQ_PREFIX)) for name in names], np.bool_)
     singles: Mask = by_code[codes]
     for name in (DELAY_TIME_LEVEL, TIMER_DELIVER_MS):

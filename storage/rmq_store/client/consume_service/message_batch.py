@@ -25,7 +25,7 @@ class MessageBatch(Batch[Sequence[MessageExt]]):
         self._rows: MessageRows | None = rows
         self._first, self._behind = first, behind
         self._messages: Sequence[MessageExt] = ()
-        # What took too long is sent back by another thread than the one that makes objects of it.
+        # A message that took too long is sent back by another thread than the one that makes its object.
         self._lock = Guard()
 
     def left(self, shown_ms: int | None = None) -> Sequence[MessageExt]:

@@ -25,6 +25,7 @@ from concurrent.futures import Future
 from dataclasses import field
 from typing import Final, Protocol
 
+from rmq_store.backoff import Backoff
 from rmq_store.client.delivery.outcome import SendOutcome, Verdict, verdict_of
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, ResponseCode
@@ -37,8 +38,7 @@ IN_FLIGHT_MAX: Final = 32
 """Requests of one task that wait for their answers."""
 
 REQUEST_TIMEOUT_MS: Final = 3_000
-_PAUSE_S: Final = 0.1
-_PAUSE_S_MAX: Final = 1.0
+_BACKOFF: Final = Backoff(100, 1_000)
 # So often a broker is asked that is busy or does not answer, before another one gets the copy.
 _TRIES_THERE: Final = 4
 # Another broker may take what one refuses so (its topic is not there, or not written); the same one does not.
@@ -163,7 +163,7 @@ class Delivery:
         """Send until it is enough, or the time is over."""
         until_ms = self._cluster.timer() + self._budget_ms
         found = _Open(list(range(len(sends))))
-        pause_s = _PAUSE_S
+        rounds = 0
         while not found.is_enough(wanted, needed):
             is_over = self._cluster.timer() >= until_ms
             may_go = [number for number in found.left if not is_over or number not in found.verdicts]
@@ -172,8 +172,8 @@ class Delivery:
                 break
             untried = [number for number in numbers if number not in found.verdicts]
             if not untried:
-                self._sleep(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                rounds += 1
+                self._sleep(_BACKOFF.wait_s(rounds))
             in_doubt: dict[str, list[int]] = {}
             for number, verdict, fields in self._round(sends, untried or numbers):
                 send = sends[number]

@@ -48,7 +48,7 @@ class BackoffPolicy:
 
 # A send has its own timeout, so the try itself gets no longer than that.
 FLOW_CONTROL_POLICY: Final = BackoffPolicy(min_connect_timeout_ms=0)
-# What 5.x proxies publish to their clients (ProxyConfig.java).
+# The policy that 5.x proxies publish to their clients (ProxyConfig.java).
 SERVER_POLICY: Final = BackoffPolicy(10, 2, 0, 1_000, 0)
 
 

@@ -17,7 +17,7 @@ from rmq_store.threads import processor_count
 # Answers of a broker that wants fewer requests: the next try waits.
 FLOW_CONTROL_CODES: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.TOO_MANY_REQUESTS))
 
-# What 4.x retries.
+# The codes that 4.x retries.
 RETRY_RESPONSE_CODES_4X: Final = frozenset(
     (
         ResponseCode.TOPIC_NOT_EXIST,

@@ -178,7 +178,7 @@ class OfdLock:
 
     @last_poll_ns.setter
     def last_poll_ns(self, value: int) -> None:
-        # As the pid, a courtesy. Who locks another byte has something else in the file.
+        # As the pid, a courtesy. Other bytes of the file have locks of other purposes.
         if self._fd >= 0 and self.byte == 0:
             with contextlib.suppress(OSError):
                 os.pwrite(self._fd, _LAST_POLL.pack(value), _LAST_POLL_START)

@@ -16,7 +16,7 @@ from rmq_store.files.locks.lock import OfdLock, is_running, reentered
 
 T = TypeVar("T")
 
-# What each thread is in the middle of. An entry that an interrupt left behind names a call that has ended.
+# The call that each thread is in. An entry that an interrupt left behind names a call that has ended.
 _calls: dict[tuple[int, str, int], FrameType] = {}
 
 

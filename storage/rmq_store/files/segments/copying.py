@@ -16,7 +16,7 @@ from rmq_store.files.segments.open_files import data_ranges
 # One call moves at most so much, so that Ctrl-C is heard.
 _STEP_BYTES = 64 << 20
 
-# What a kernel or a pair of file systems without copy_file_range answers.
+# Errors of a kernel or a pair of file systems without copy_file_range.
 _CANNOT = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 

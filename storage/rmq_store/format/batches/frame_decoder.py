@@ -42,7 +42,7 @@ __all__ = [
     "frame_columns",
 ]
 
-# What the bodies of one batch may take: stored bytes say nothing about it, and a bomb is a thousand times its size.
+# Limit for the bodies of one batch: stored bytes say nothing about it, and a bomb is a thousand times its size.
 DECOMPRESSED_BYTES_MAX = 256 << 20
 
 # A datetime cannot show years outside 1..9999, and every Python user of the batch would fail on such a row.

@@ -54,9 +54,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_of_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column of type `given` says what one of type `wanted` does. What else is meant is for the caller to
-    say.
-    """
+    """Whether a column of type `given` says what one of type `wanted` does. The caller adds the rest."""
     if pa.types.is_dictionary(given):
         given = given.value_type
     if pa.types.is_null(given):

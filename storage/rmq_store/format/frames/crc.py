@@ -115,7 +115,7 @@ def patch_crcs(
     )
     added = shift_crcs(added, gaps)
     _add_field(added, store_timestamps, bytes_behind=0)
-    # What lies before the last late byte: 20 + 16, and the gap.
+    # Bytes before the last late byte: 20 + 16, and the gap.
     return crc0 ^ shift_crcs(added, covered_bytes - gaps - (_OFFSETS_POSITION + 16))
 
 

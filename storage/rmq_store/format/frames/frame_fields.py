@@ -169,7 +169,7 @@ def frame_columns(buffer: pa.Buffer, positions: Int64, sizes: Int32, *, base_off
         one_topic = native.functions.read_frames(data, positions, lengths, base_offset, int32_fields, int64_fields)
         if one_topic is not None:
             return FrameHeaders(data, positions, one_topic, *int32_fields, *int64_fields)
-        # What follows says which one is bad, and why.
+        # The checks below say which one is bad, and why.
     refuse = _Refusal(positions, base_offset or 0)
 
     refuse(lengths < FRAME_BYTES_MIN, "an entry of fewer bytes than the fixed fields of a frame take")

@@ -174,7 +174,7 @@ class PropertyPieces:
 
     @cached_property
     def _rows(self) -> Positions:
-        """Which row each piece belongs to."""
+        """The row of each piece."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @cached_property
@@ -186,7 +186,7 @@ class PropertyPieces:
         return words >> ((self.starts - places) * 8).astype(np.uint64)
 
     def _named(self, name: str) -> npt.NDArray[np.bool_]:
-        """Which pieces have this name, of ASCII characters."""
+        """Flags of the pieces that have this name, of ASCII characters."""
         length = len(name)
         head, tail = name[:_WORD_BYTES].encode(), name[_WORD_BYTES:].encode()
         word = np.uint64(int.from_bytes(head, "little"))
@@ -199,7 +199,7 @@ class PropertyPieces:
         return named
 
     def _winners(self, name_array: pa.StringArray) -> npt.NDArray[np.bool_] | None:
-        """Which pieces stay when of the same names in a row only one does; None: all."""
+        """Flags of the pieces that stay if a row keeps each name once; None: all stay."""
         if len(name_array) == 0:
             return None
         codes = name_array.dictionary_encode()

@@ -51,7 +51,7 @@ def message_schema(columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([READABLE_SCHEMA.field(name) for name in columns])
 
 
-# What only a look at the property string answers; a read without any of them does not touch it.
+# Columns that need the property string; a read without any of them does not touch it.
 PROPERTY_COLUMNS: Final = frozenset(("msgId", "tags", "keys", "properties"))
 
 # frame: the bytes of one frame, in which queueOffset, physicalOffset and storeTimestamp are still zero.

@@ -42,7 +42,7 @@ def sound_after(log: CommitLog, key: QueueKey, entries_of: EntriesOf, queue_offs
 
 
 def _candidates(log: CommitLog, entries: np.ndarray) -> np.ndarray:
-    """The rows (n,) of entries that can be true: their segment is there. Where many are lost few records are asked."""
+    """The rows (n,) of entries that can be true: their segment is there. So few records are read for many lost ones."""
     offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["frame_size"]
     possible = (sizes > 0) & (sizes != PRE_BLANK_SIZE) & ~log.accepted_damage.mask(offsets)
     segments = offsets // log.segments.size_bytes * log.segments.size_bytes

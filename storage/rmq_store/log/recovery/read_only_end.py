@@ -47,7 +47,7 @@ _MISSING_ENTRIES_MAX = 5_000_000
 
 _TRIES = 5
 
-# What stands behind the end of a log where nobody has begun to append: no frame begins so.
+# Bytes after the end of a log to which nobody appends: no frame begins so.
 _UNTOUCHED = bytes(8)
 
 MissingEntries = tuple[int, np.ndarray]
@@ -211,7 +211,7 @@ def _walk(
     `start.lost` every entry is taken from the log: the first ones may be those that are missing.
     """
     end, stretches, units, accepted = start.offset, [], UnitScan(), log.accepted_damage
-    # What a broker that is at work has behind its end may be what it truncated, and appends over.
+    # After the end of a running broker there may be truncated bytes that it will overwrite.
     presumes = start.copied or (start.foreign and log.store_lock.posix_holder() is None)
     over = DamageWalk(log, start.durable_point, presumes=presumes)
     for stretch in over.walk(start.offset, limit):
@@ -278,7 +278,7 @@ def _lengthen(log: CommitLog, key: QueueKey, queue_end: int, found: ReadOnlyEnd)
 
 
 def _newest(log: CommitLog, key: QueueKey, known: MissingEntries | None, next_offset: int) -> int:
-    """Where the record of the last known entry lies; -1 without one."""
+    """Log offset of the last known entry's record; -1 without one."""
     if known:
         return int(known[1]["commit_log_offset"][-1])
     return log.views.queue(*key).entry(next_offset - 1)[0] if next_offset else -1

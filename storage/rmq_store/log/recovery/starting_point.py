@@ -107,7 +107,7 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
 
 
 def _copied_end(log: CommitLog, page: StatePage | None) -> int:
-    """What a copied page says was on disk, if the copy of the log is not older than that of the page: the last byte is
+    """The durable end in a copied page, if the copy of the log is not older than that of the page: the last byte is
     there, and the last byte of a record is not zero. Else 0.
     """
     if page is None or not page.is_copied() or page.flushed_end <= 0:

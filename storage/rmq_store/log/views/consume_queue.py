@@ -437,7 +437,7 @@ class ConsumeQueue:
 
 
 def _counting(data: bytes, end: int, *, by_start: bool) -> list[int]:
-    """Which of the entries of `data` count, ascending."""
+    """Numbers of the entries of `data` that count, ascending."""
     if _BLANK.startswith(data):
         return []
     entries = np.frombuffer(data, ENTRY)

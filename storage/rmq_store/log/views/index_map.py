@@ -118,7 +118,7 @@ class IndexMap:
     def _step(
         self, key_hashes: Int32, numbers: Int32, above: Int32, log_range: tuple[int, int]
     ) -> tuple[Int64, Int32, Int32, Int32]:
-        """What is found at the entries `numbers`, and the chains that go on: hashes, next entries, the ones before."""
+        """The entries `numbers`, and the chains that go on: hashes, next entries, the ones before."""
         log_start, log_end = log_range
         _refuse((numbers <= 0) | (numbers >= above), numbers)
         places = self._entries_at + layout.ENTRY_BYTES * numbers.astype(np.int64)

@@ -29,7 +29,7 @@ ConfirmRecord = Callable[[str, int, int, int, int], bool]
 """(topic, queue id, commit-log offset, size, queue offset) -> is this record really that message?"""
 
 
-# What a reader remembers of queues takes 1.2 KB each, and saves listing a directory at the next look.
+# A remembered queue takes 1.2 KB in a reader, and saves it listing a directory at the next read.
 _READ_QUEUES_MAX = 1024
 
 

@@ -45,7 +45,7 @@ NO_GROUP: Final = ""
 """The group of an entry that is about sending."""
 
 DETAIL_CHARACTERS_MAX: Final = 4_000
-# What one statement names; SQLite takes 32,766 parameters, and a row has three key columns.
+# Rows that one statement names; SQLite takes 32,766 parameters, and a row has three key columns.
 _ROWS_PER_STATEMENT = 1_000
 
 

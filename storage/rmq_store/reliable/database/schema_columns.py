@@ -56,7 +56,7 @@ def _is_kind(wanted: sa.types.TypeEngine[Any], there: sa.types.TypeEngine[Any]) 
 
 
 def _too_short(engine: sa.Engine, column: sa.Column[Any], there: sa.types.TypeEngine[Any]) -> str | None:
-    """What the type cannot hold; None: nothing."""
+    """The values that the type cannot hold; None: it holds all."""
     name = _name(there)
     wanted = column.type
     if isinstance(wanted, sa.Boolean) or engine.dialect.name == "sqlite":

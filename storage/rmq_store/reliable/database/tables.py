@@ -80,7 +80,7 @@ class Tables:
             "stub",
             sa.Column("seq", sequence_type(), primary_key=True, autoincrement=True),
             sa.Column("message_id", text_type(MESSAGE_ID_CHARACTERS_MAX), nullable=False, unique=True),
-            # What is sent: the message's topic, body, flag, queue, and all its properties as JSON [[name, value], ...].
+            # To send: the message's topic, body, flag, queue, and all its properties as JSON [[name, value], ...].
             sa.Column("topic", text_type(_NAME), nullable=False),
             sa.Column("body", bytes_type(), nullable=False),
             sa.Column("flag", sa.Integer, nullable=False),
@@ -95,7 +95,7 @@ class Tables:
             sa.Column("pending_groups", sa.Integer, nullable=False),
             sa.Column("created_ms", sa.BigInteger, nullable=False),
             sa.Column("send_count", sa.Integer, nullable=False),
-            # Null until a broker has answered. Where the last send went; null for what waits at the broker first.
+            # Null until a broker has answered. Place of the last send; null for what waits at a broker first.
             sa.Column("sent_ms", sa.BigInteger),
             sa.Column("broker_name", text_type(_NAME)),
             sa.Column("sent_queue_id", sa.Integer),
@@ -110,7 +110,7 @@ class Tables:
             sqlite_autoincrement=True,
         )
         self._index("stub", "look", "status", "is_manual", "resend_ms", "seq")
-        # What is not sent is little, whatever else is there: it has small indexes of its own where the database can.
+        # Partial indexes for unsent stubs, which are few, where the database supports them.
         unsent = self.stub.c.sent_ms.is_(None)
         self._index("stub", "unsent", "sent_ms", "seq", where=unsent)
         # The unsent stubs of a topic or key one after the other. PostgreSQL cannot seek behind a column that the
@@ -147,7 +147,7 @@ class Tables:
             sa.Column("group_name", text_type(_NAME), primary_key=True),
             sa.Column("message_id", text_type(MESSAGE_ID_CHARACTERS_MAX), primary_key=True),
             sa.Column("done_ms", sa.BigInteger, nullable=False),
-            # Who wrote the row: tells the rows of one transaction from those that were there.
+            # The writer of the row: it separates the rows of one transaction from older ones.
             sa.Column("token", text_type(_SHORT), nullable=False),
             # Tells the message from another one with its id; null if a worker of version 1 wrote the row.
             sa.Column("fingerprint", text_type(_SHORT)),

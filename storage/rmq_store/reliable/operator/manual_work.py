@@ -141,7 +141,7 @@ def _retry_stub(
     free = {"claim_token": None, "claim_until_ms": 0, "is_manual": False, "resend_ms": now_ms}
     ours = stub.c.message_id == message_id
     stub_group = tables.stub_group
-    # What is counted again here: a row that somebody has damaged is sent if the rest of it is right.
+    # Fields that are computed anew here: a row in which only these are damaged is sent.
     pending = sa.select(sa.func.count()).where(
         stub_group.c.message_id == message_id, stub_group.c.confirmed_ms.is_(None)
     )

@@ -93,7 +93,7 @@ def _columns(tables: Tables) -> list[sa.ColumnElement[Any]]:
 
 
 def _kinds(tables: Tables, states: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
-    """What the database can tell of a state; waiting and due are told apart by `judge`."""
+    """The condition on a state in the database; `judge` separates waiting from due."""
     stub = tables.stub
     is_open = sa.and_(stub.c.status == UNCONFIRMED, sa.not_(stub.c.is_manual))
     if UNSENT in states:

@@ -173,7 +173,7 @@ class _Search:
         return sa.and_(is_unsent(self.tables), may_be_sent(self.tables, self.rules, self.now_ms))
 
     def _plain(self, connection: sa.Connection, topic: Any) -> sa.Select[Any]:
-        """What may be sent of a topic, without sharding keys."""
+        """The stubs of a topic that may be sent, without sharding keys."""
         stub = self.tables.stub
         asked = self._open().where(
             stub.c.topic == raw_value(topic), stub.c.sharding_key.is_(None), as_filter(self._may_be_sent())

@@ -190,7 +190,7 @@ class _KeyOrderSender:
             return True
         if self._clock() < each.claim_until_ms:
             return False
-        # Somebody else may claim it now. What this process sends later would be a duplicate, and out of order; and what
+        # Somebody else may claim it now. A later send of this process would be a duplicate, and out of order; and what
         # is behind it in its key may have a longer claim.
         if key := each.message.sharding_key:
             self._stopped_keys.add(key)

@@ -82,7 +82,7 @@ def message_of(row: sa.Row[Any]) -> Message:
     named: dict[str, str] = {}
     place = -1
     for name, value in stored.items():
-        # What stands where its field would have put it becomes the field; anything else stays a property.
+        # A property whose position is that of its field becomes the field; any other stays a property.
         if name not in _FIELDS[place + 1 :] or not _is_field(name, value, row.sharding_key):
             break
         named[name], place = value, _FIELDS.index(name)

@@ -49,7 +49,7 @@ class Cluster:
         self._closes = client is None
         self.name_servers = NameServers(settings.name_servers, self.client, timer=timer)
         self.routes = RouteTable(self.name_servers, settings.timeout_ms, wire_name=self.wire_topic, timer=timer)
-        # What readers of this process have learned. (Broker, id) -> until when it is not asked for messages; broker ->
+        # Learned by readers of this process. (Broker, id) -> until when it is not asked for messages; broker ->
         # how many messages it gives in one answer; addresses of brokers, and of served stores, that have timers.
         self.held_off: dict[tuple[str, int], float] = {}
         self.messages_per_pull: dict[str, int] = {}

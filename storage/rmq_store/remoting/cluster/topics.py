@@ -118,7 +118,7 @@ def ends_at_brokers(cluster: Cluster, asked: Sequence[TopicAt], *, of_masters: b
 
 
 def _listed(one: TopicAt, told: Told[TopicStats]) -> BrokerEnds:
-    """What 202 tells. A refusal for want of rights tells nothing, and is no error yet; nor is that of a slave that
+    """The answer to 202. A refusal for want of rights tells nothing, and is no error yet; nor is that of a slave that
     learns of topics up to a minute late (17), and may have their queues.
     """
     if told.error is None:

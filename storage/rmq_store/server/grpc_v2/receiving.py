@@ -254,8 +254,8 @@ def _subscription(topic: str, expression: Any) -> Subscription:
 
 
 def _invisible_ms(request: Any, timeout_minutes: int) -> int:
-    """What the client asks for. One that leaves renewals to the server gets the group's consumeTimeoutMinute where none
-    can be renewed.
+    """The client's wish. A client that leaves renewals to the server gets the group's consumeTimeoutMinute if none can
+    be renewed.
     """
     low, high = _INVISIBLE_MS
     if request.auto_renew:

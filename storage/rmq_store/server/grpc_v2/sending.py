@@ -155,7 +155,7 @@ class Sending:
         return [sent]
 
     def _sys_flag(self, message: Message, is_compressed: bool) -> int:
-        """What the store is told of the body. MQBrokerError 13: as `ServedStore.check_body`."""
+        """The system flag of the body. MQBrokerError 13: as `ServedStore.check_body`."""
         sys_flag = _COMPRESSED if is_compressed else 0
         self._served.check_body(message.body, sys_flag)
         return sys_flag

@@ -254,7 +254,7 @@ def _check_names(broker: BrokerData, address: str, ha_address: str, topics: Mapp
 
 
 def _routed(name: str, config: TopicConfig) -> TopicConfig:
-    """What a route needs of a topic. The rest has any size."""
+    """The fields of a topic that a route has. The rest has any size."""
     return TopicConfig(
         topic_name=name,
         read_queue_nums=config.read_queue_nums,

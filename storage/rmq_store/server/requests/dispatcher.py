@@ -144,7 +144,7 @@ class Dispatcher:
 
 
 def _error_answer(request: Request, error: Exception) -> RemotingCommand:
-    """What the client is told; the log has what is no fault of its own."""
+    """The remark for the client; faults that are not the client's are logged."""
     if isinstance(error, MQBrokerError | ResponseError):
         return request.answer(error.response_code, error.remark)
     if isinstance(error, RemotingCommandError | UsageError):

@@ -170,7 +170,7 @@ class Listener:
             handshake.abort()
         for connection in list(self.connections):
             connection.close()
-        # What was closed is written in the next turns of the loop.
+        # Closed connections flush in the next loop iterations.
         for _ in range(100):
             if not self.connections:
                 break
