@@ -1,4 +1,4 @@
-"""Converts a listener's messages for `once`, and its outcomes into RocketMQ's answers.
+"""Converts a listener's messages for `exactly_once`, and its outcomes into RocketMQ's answers.
 
     MessageExt, MessageView, RecordBatch  ->  deliveries  ->  `ExactlyOnce`  ->  outcomes
     outcomes  ->  ack index, delay level, handle
