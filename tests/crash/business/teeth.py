@@ -108,12 +108,14 @@ def _stub_says_done() -> Iterator[None]:
         of = tables.stub
         return of.update().where(of.c.status == UNCONFIRMED).values(status=CONFIRMED, pending_groups=0)
 
-    def by_status(tables: Tables, group: str, ids: list[str], *, with_stubs: bool) -> sa.CompoundSelect[Any]:
+    def by_status(
+        tables: Tables, group: str, ids: list[str], fingerprint: sa.ColumnElement[Any], *, with_stubs: bool
+    ) -> sa.CompoundSelect[Any]:
         of = tables.stub
         asked = sa.select(sa.literal_column("'stub'"), of.c.message_id, of.c.status, of.c.created_ms).where(
             of.c.message_id.in_(ids), of.c.status == CONFIRMED
         )
-        return sa.union_all(*state(tables, group, ids, with_stubs=with_stubs).selects, asked)
+        return sa.union_all(*state(tables, group, ids, fingerprint, with_stubs=with_stubs).selects, asked)
 
     with (
         mock.patch.object(stub, "_one_group_less", one_group_confirms),
