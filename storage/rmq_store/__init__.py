@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rmq_store.broker.retry.send_back_tasks import SendBackArea as SendBackArea
     from rmq_store.broker.retry.send_back_tasks import SendBackCounts as SendBackCounts
     from rmq_store.broker.rules import failure as failure
-    from rmq_store.broker.rules.hot_queue import is_hot as is_hot
+    from rmq_store.broker.rules.hot_queue import starts_at_first_message as starts_at_first_message
     from rmq_store.broker.store.administration import Administration as Administration
     from rmq_store.broker.store.administration import Deletion as Deletion
     from rmq_store.broker.store.retention import Retention as Retention
@@ -137,7 +137,7 @@ _HOMES = {
     "protocol.results": "AppendResult CommitResult QueueRange SendResult SendStatus",
     "broker.store.retention": "Retention",
     "broker.store.retention_plan": "RetentionPlan RetentionReport",
-    "broker.rules.hot_queue": "is_hot",
+    "broker.rules.hot_queue": "starts_at_first_message",
     "broker.retry.retry": "Retry SentBack",
     "broker.delay.scheduler": "Delivery Schedule",
     "broker.retry.send_back_tasks": "SendBackArea SendBackCounts",

@@ -18,10 +18,12 @@ def _inbox_apart() -> Iterator[None]:
     def run(
         self: effect.Effect, fingerprints: inbox.Fingerprints, handle: effect.Handle, *, may_wait: bool
     ) -> tuple[set[str], set[str]]:
-        places, message_ids = self._places, set(fingerprints)
+        group_tables, message_ids = self._group_tables, set(fingerprints)
         mine = effect.transact(
-            places.engine,
-            lambda connection: inbox.insert_set(connection, places.tables, places.group, message_ids, self._clock()),
+            group_tables.engine,
+            lambda connection: inbox.insert_set(
+                connection, group_tables.tables, group_tables.group, message_ids, self._clock()
+            ),
         )
 
         def work(connection: sa.Connection) -> tuple[set[str], set[str]]:
@@ -29,10 +31,10 @@ def _inbox_apart() -> Iterator[None]:
                 self._handlers.run(connection, lambda: handle(connection, frozenset(mine)))
             if void := self.confirm(connection, message_ids, self._clock()) & mine:
                 raise effect.VoidStubsError(void)
-            delivery_log.delete(connection, places.tables, places.group, message_ids)
+            delivery_log.delete(connection, group_tables.tables, group_tables.group, message_ids)
             return mine, set()
 
-        return effect.transact(places.engine, work)
+        return effect.transact(group_tables.engine, work)
 
     with mock.patch.object(effect.Effect, "run", run):
         yield

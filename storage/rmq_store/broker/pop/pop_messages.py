@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
-from rmq_store.broker.rules.hot_queue import is_hot
+from rmq_store.broker.rules.hot_queue import starts_at_first_message
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.lazy.arrow_compute import pc
 from rmq_store.lazy.dataclasses import dataclass
@@ -80,7 +80,7 @@ class TopicReader:
         """The offset at which a group without an offset begins."""
         if mode is ConsumeInitMode.MIN or is_retry:
             return found.min_offset
-        if found.min_offset == 0 and is_hot(self._queues, self._topic, queue_id, found.max_offset):
+        if found.min_offset == 0 and starts_at_first_message(self._queues, self._topic, queue_id, found.max_offset):
             return 0
         return max(found.max_offset - 1, found.min_offset)
 

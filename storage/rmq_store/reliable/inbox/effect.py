@@ -28,7 +28,7 @@ Handle = Callable[[sa.Connection, Collection[str]], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class GroupTables:
     """The tables that have the group's rows. `stubs`: the engine of the stubs; None if they are in the same database.
     """
 
@@ -55,7 +55,7 @@ class Effect:
 
     def __init__(
         self,
-        places: Places,
+        group_tables: GroupTables,
         handlers: HandlerRunner,
         worker_wait: WorkerWait,
         clock: Callable[[], int],
@@ -63,7 +63,7 @@ class Effect:
     ) -> None:
         self._outbox = outbox
         self._worker_wait = worker_wait
-        self._places = places
+        self._group_tables = group_tables
         self._handlers = handlers
         self._clock = clock
 
@@ -95,14 +95,14 @@ class Effect:
 
     def confirm(self, connection: sa.Connection, message_ids: Collection[str], now_ms: int) -> set[str]:
         """Confirm stubs of this database in the caller's transaction; returns the ids of void ones."""
-        if self._places.stubs is not None:
+        if self._group_tables.stubs is not None:
             return set()
-        return confirm(connection, self._places, message_ids, now_ms)
+        return confirm(connection, self._group_tables, message_ids, now_ms)
 
     def _run(
         self, connection: sa.Connection, fingerprints: inbox.Fingerprints, handle: Handle, may_wait: bool
     ) -> tuple[set[str], set[str], list[stub.Stub]]:
-        group, tables = self._places.group, self._places.tables
+        group, tables = self._group_tables.group, self._group_tables.tables
         now_ms = self._clock()
         message_ids = set(fingerprints)
         insert = partial(inbox.insert_set, connection, tables, group, message_ids, now_ms, fingerprints)
@@ -121,13 +121,15 @@ class Effect:
         return mine, others, stubs
 
 
-def confirm(connection: sa.Connection, places: Places, message_ids: Collection[str], now_ms: int) -> set[str]:
+def confirm(
+    connection: sa.Connection, group_tables: GroupTables, message_ids: Collection[str], now_ms: int
+) -> set[str]:
     """C5: confirm stubs for the group, in the caller's transaction; returns the ids of void ones."""
     if len(message_ids) == 1:
         (message_id,) = message_ids
-        answer = stub.confirm(connection, places.tables, places.group, message_id, now_ms)
+        answer = stub.confirm(connection, group_tables.tables, group_tables.group, message_id, now_ms)
         return {message_id} if answer is stub.Confirmation.VOID else set()
-    answers = stub.confirm_all(connection, places.tables, places.group, message_ids, now_ms)
+    answers = stub.confirm_all(connection, group_tables.tables, group_tables.group, message_ids, now_ms)
     return {message_id for message_id, answer in answers.items() if answer is stub.Confirmation.VOID}
 
 

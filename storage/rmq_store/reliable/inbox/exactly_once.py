@@ -36,7 +36,7 @@ from rmq_store.reliable.inbox import delivery_log, inbox
 from rmq_store.reliable.inbox.consume_counters import Counters
 from rmq_store.reliable.inbox.deliveries import Delivery, Queue
 from rmq_store.reliable.inbox.delivery_log import Received
-from rmq_store.reliable.inbox.effect import BusyError, Effect, Handle, Places, VoidStubsError, confirm
+from rmq_store.reliable.inbox.effect import BusyError, Effect, GroupTables, Handle, VoidStubsError, confirm
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner, TransactionEndedError
 from rmq_store.reliable.inbox.high_water import HighWater, write_marks
 from rmq_store.reliable.inbox.lease_keeper import LeaseKeeper
@@ -124,7 +124,7 @@ class ExactlyOnce:
 
     def __init__(
         self,
-        places: Places,
+        group_tables: GroupTables,
         keeper: LeaseKeeper,
         counters: Counters,
         handlers: HandlerRunner,
@@ -136,12 +136,12 @@ class ExactlyOnce:
         slack_ms: int,
         clock: Callable[[], int],
     ) -> None:
-        self._places = places
-        self._group, self._tables = places.group, places.tables
+        self._group_tables = group_tables
+        self._group, self._tables = group_tables.group, group_tables.tables
         self._keeper = keeper
         self._counters = counters
-        self.worker_wait = WorkerWait(places.engine, places.tables, places.group, ending)
-        self._effect = Effect(places, handlers, self.worker_wait, clock, outbox)
+        self.worker_wait = WorkerWait(group_tables.engine, group_tables.tables, group_tables.group, ending)
+        self._effect = Effect(group_tables, handlers, self.worker_wait, clock, outbox)
         self._redis = redis
         self._lease_ms = lease_ms
         self._slack_ms = slack_ms
@@ -255,11 +255,11 @@ class ExactlyOnce:
 
     def _void_elsewhere(self, wanted: Sequence[Delivery]) -> set[str] | None:
         """The void ones among them, by the database of the stubs. None: it is unavailable, C7 tells later."""
-        if self._places.stubs is None:
+        if self._group_tables.stubs is None:
             return None
         ids = [delivery.message_id for delivery in wanted]
         try:
-            status = read(self._places.stubs, lambda connection: stub.status_of(connection, self._tables, ids))
+            status = read(self._group_tables.stubs, lambda connection: stub.status_of(connection, self._tables, ids))
         except sa.exc.SQLAlchemyError as error:
             _log.warning("group %s: nobody knows which stubs are void (%s)", self._group, type(error).__name__)
             return set()
@@ -330,10 +330,12 @@ class ExactlyOnce:
 
     def _confirm_elsewhere(self, attempt: _Attempt) -> None:
         done = sorted(attempt.recorded())
-        if self._places.stubs is None or not done:
+        if self._group_tables.stubs is None or not done:
             return
         try:
-            void = transact(self._places.stubs, lambda other: confirm(other, self._places, done, self._clock()))
+            void = transact(
+                self._group_tables.stubs, lambda other: confirm(other, self._group_tables, done, self._clock())
+            )
         except sa.exc.SQLAlchemyError as error:
             _log.warning(
                 "group %s: %d stubs are not confirmed (%s); the resend finds that their messages are done",

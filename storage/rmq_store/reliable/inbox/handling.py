@@ -45,7 +45,7 @@ from rmq_store.reliable.inbox.deliveries import (
     message_ids_of,
     prefix_length,
 )
-from rmq_store.reliable.inbox.effect import Places
+from rmq_store.reliable.inbox.effect import GroupTables
 from rmq_store.reliable.inbox.exactly_once import ExactlyOnce, HandlerOutcome, Verdicts
 
 HIDDEN_MORE_MS: Final = 1000
@@ -65,7 +65,7 @@ class Handling:
     def __init__(
         self,
         once: ExactlyOnce,
-        places: Places,
+        group_tables: GroupTables,
         ladder: Ladder,
         counters: Counters,
         ending: threading.Event,
@@ -74,7 +74,7 @@ class Handling:
         clock: Callable[[], int],
     ) -> None:
         self._once = once
-        self._group, self._tables = places.group, places.tables
+        self._group, self._tables = group_tables.group, group_tables.tables
         self._ladder = ladder
         self._counters = counters
         self._ending = ending

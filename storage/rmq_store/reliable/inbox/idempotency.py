@@ -50,7 +50,7 @@ from rmq_store.reliable.inbox.deliveries import (
     Ladder,
     Retry,
 )
-from rmq_store.reliable.inbox.effect import Places
+from rmq_store.reliable.inbox.effect import GroupTables
 from rmq_store.reliable.inbox.exactly_once import ExactlyOnce, HandlerOutcome
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner
 from rmq_store.reliable.inbox.handling import ArrowHandler, Handling
@@ -154,7 +154,8 @@ class Idempotency:
         self._close: list[Callable[[], object]] = []
         try:
             self._engine = self._engine_of(engine)
-            places = Places(group, self._engine, self.tables, None if stubs is None else self._engine_of(stubs))
+            stubs_engine = None if stubs is None else self._engine_of(stubs)
+            group_tables = GroupTables(group, self._engine, self.tables, stubs_engine)
             redis_filter = None if redis is None else self._filter(redis, redis_prefix, lease_ms)
         except BaseException:
             self.close()
@@ -163,12 +164,12 @@ class Idempotency:
         keeper = LeaseKeeper(self._engine, self.tables, group, lease_ms=lease_ms, clock=clock, redis=redis_filter)
         self._close += [handlers.close, keeper.close]
         once = ExactlyOnce(
-            places, keeper, self._counters, handlers, self._ending,
+            group_tables, keeper, self._counters, handlers, self._ending,
             redis=redis_filter, outbox=outbox, lease_ms=lease_ms, slack_ms=retry_slack_ms, clock=clock,
         )  # fmt: skip
         self._outage = once.worker_wait.outage
         self._handling = Handling(
-            once, places, self._ladder, self._counters, self._ending, busy_wait_ms=busy_wait_ms, clock=clock
+            once, group_tables, self._ladder, self._counters, self._ending, busy_wait_ms=busy_wait_ms, clock=clock
         )
 
     # -- listeners ----------------------------------------------------------------------------------------------------
