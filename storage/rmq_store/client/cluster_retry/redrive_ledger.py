@@ -143,7 +143,7 @@ class RedriveLedger:
 
         Raises:
             SendInDoubtError: the master does not answer.
-            RemotingError, MQBrokerError, SlaveBehindError: the queue cannot be read.
+            Others as `read_range`: the queue cannot be read.
         """
         queue = queue_of(ledger.broker_name)
         if not at_master and not self._is_routed(ledger.broker_name):

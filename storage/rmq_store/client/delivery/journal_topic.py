@@ -101,8 +101,7 @@ class JournalTopic:
         """The texts [start, end) of a queue that have the owner's tag, and when each was stored, in ms.
 
         Raises:
-            OffsetOutOfRangeError: retention is faster. RemotingError, MQBrokerError, SlaveBehindError: the queue
-                cannot be read.
+            OffsetOutOfRangeError: retention is faster. Others as `read_range`: the queue cannot be read.
         """
         if start >= end:
             return
