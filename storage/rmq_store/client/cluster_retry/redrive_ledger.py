@@ -170,7 +170,7 @@ class RedriveLedger:
 
         Raises:
             MQBrokerError: the broker refuses it. MQClientError: it does not take it within the patience.
-            SendInDoubtError: it does not show it in its queue.
+            SendInDoubtError: it does not show it in its queue. RemotingCommandError: as `JournalTopic.append`.
         """
         if not self._is_routed(broker_name):
             create_topic(self._cluster, LEDGER_TOPIC, 1, broker_names=[broker_name])

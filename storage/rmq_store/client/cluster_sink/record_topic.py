@@ -98,7 +98,7 @@ class RecordTopic:
         Raises:
             MQBrokerError: too many brokers refuse it. MQClientError: too few take it within the patience of the
                 reading.
-            SendInDoubtError: a broker that has taken it cannot be read.
+            SendInDoubtError: a broker that has taken it cannot be read. RemotingCommandError: as `JournalTopic.append`.
         """
         queues = self._queues(record.part)
         # Those that have just answered first.

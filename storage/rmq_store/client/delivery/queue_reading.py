@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from rmq_store.remoting.questions.offsets import ask_max_offset, read_max_offset
 _log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.2
+_ROWS: Final = "whether rows are stored"
 
 
 class QueueReading:
@@ -39,8 +41,11 @@ class QueueReading:
         self._sleep = sleep
         self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
 
-    def ends(self, queues: Collection[MessageQueue], until_ms: float | None = None) -> dict[MessageQueue, int]:
-        """The ends of queues as their masters know them. A topic that a broker does not have ends at 0.
+    def ends(
+        self, queues: Collection[MessageQueue], until_ms: float | None = None, *, unknown: str = _ROWS
+    ) -> dict[MessageQueue, int]:
+        """The ends of queues as their masters know them. A topic that a broker does not have ends at 0. `unknown`: what
+        is not known without them, for the error.
 
         Raises:
             SendInDoubtError: a master refuses, or does not answer until `until_ms` of the cluster's timer, or within
@@ -51,7 +56,7 @@ class QueueReading:
             self._cluster, self._questions(queues), until_ms,
             pause_s=_PAUSE_S, sleep=self._sleep, is_passing=_is_passing,
         ).told  # fmt: skip
-        self._require({queue: one.error for queue, one in told.items() if one.error is not None})
+        self._require({queue: one.error for queue, one in told.items() if one.error is not None}, unknown)
         return {queue: one.required() for queue, one in told.items()}
 
     def ends_now(
@@ -83,15 +88,15 @@ class QueueReading:
         else:
             self._require(missing)
 
-    def _require(self, missing: Mapping[MessageQueue, BrokerError]) -> None:
+    def _require(self, missing: Mapping[MessageQueue, BrokerError], unknown: str = _ROWS) -> None:
         if not missing:
             return
         refusals = [error for error in missing.values() if not _is_passing(error)]
         last = next(iter(refusals or missing.values()))
         names = ", ".join(sorted({queue.broker_name for queue in missing}))
         raise SendInDoubtError(
-            f"whether rows are stored is unknown until the queues of {names} are read, and its master "
-            f"{'refuses' if refusals else 'does not answer'}: {last}. Nothing is sent again before; the batch can be "
+            f"{unknown} is unknown until the queues of {names} are read, and its master "
+            f"{'refuses' if refusals else 'does not answer'}: {last}. Nothing is sent again before; the work can be "
             "repeated"
         ) from last
 
