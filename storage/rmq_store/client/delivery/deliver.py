@@ -28,7 +28,7 @@ from typing import Final, Protocol
 from rmq_store.backoff import Backoff
 from rmq_store.client.delivery.outcome import SendOutcome, Verdict, verdict_of
 from rmq_store.lazy.dataclasses import dataclass
-from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
 
@@ -217,27 +217,19 @@ class Delivery:
         self, sends: Sequence[Single], numbers: Sequence[int]
     ) -> Iterator[tuple[int, Verdict, Mapping[str, str]]]:
         """Send each once: its number, its verdict, and the fields of the answer."""
-        waiting: deque[tuple[int, Future[RemotingCommand] | RemotingError]] = deque()
+        waiting: deque[tuple[int, Future[RemotingCommand]]] = deque()
         for number in numbers:
             if len(waiting) >= IN_FLIGHT_MAX:
                 yield self._outcome(sends, *waiting.popleft())
-            waiting.append((number, self._submitted(sends[number])))
+            send = sends[number]
+            waiting.append((number, submitted(self._cluster, send.broker_name, send.command, REQUEST_TIMEOUT_MS)))
         while waiting:
             yield self._outcome(sends, *waiting.popleft())
 
-    def _submitted(self, send: Single) -> Future[RemotingCommand] | RemotingError:
-        try:
-            return self._cluster.submit_broker(send.broker_name, send.command, REQUEST_TIMEOUT_MS)
-        except RemotingError as error:
-            return error
-
     def _outcome(
-        self, sends: Sequence[Single], number: int, future: Future[RemotingCommand] | RemotingError
+        self, sends: Sequence[Single], number: int, future: Future[RemotingCommand]
     ) -> tuple[int, Verdict, Mapping[str, str]]:
-        # Each request has its own error: one that never left says nothing about another one that did.
         try:
-            if isinstance(future, RemotingError):
-                raise future
             answer = future.result()
         except RemotingError as error:
             self._cluster.routes.not_reached(sends[number].broker_name)
@@ -248,3 +240,20 @@ class Delivery:
         if (broker_name, verdict.outcome) not in self._warned:
             self._warned.add((broker_name, verdict.outcome))
             _log.warning("broker %r: a message is %s: %s", broker_name, verdict.outcome.value, verdict.reason)
+
+
+def submitted(cluster: Cluster, broker_name: str, command: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
+    """Send a request to a master; the future has the answer, or a RemotingError. RemotingConnectError also if name
+    servers fail or refuse to tell the master's address: the request has not left, which says nothing about another one
+    that has.
+    """
+    try:
+        return cluster.submit_broker(broker_name, command, timeout_ms)
+    except (RemotingError, MQBrokerError) as error:
+        failed: Future[RemotingCommand] = Future()
+        if not isinstance(error, RemotingConnectError):
+            unsent = RemotingConnectError(f"broker {broker_name}: its address is not known: {error}")
+            unsent.__cause__ = error
+            error = unsent
+        failed.set_exception(error)
+        return failed
