@@ -1,4 +1,4 @@
-"""A journal in a topic of the cluster: texts that are durable before what they tell of is done. Control plane.
+"""An intent log in a topic: a text is durable before the work that it announces begins. Control plane.
 
 The topic has one queue at every master. A text is one message; its tag is a hash of its owner (a task of a write, say,
 or a group), so a broker looks through its queue for it and answers little. Two owners may have one tag: whoever reads

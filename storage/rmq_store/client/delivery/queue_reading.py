@@ -31,7 +31,9 @@ _ROWS: Final = "whether rows are stored"
 
 
 class QueueReading:
-    """Reads of one task. `patience_ms`: how long it waits for a broker that does not answer."""
+    """Reads of one task. `patience_ms`: how long it waits for a broker that does not answer. Whatever keeps it from an
+    answer is a SendInDoubtError, whose cause is the broker's or the network's error.
+    """
 
     def __init__(
         self, cluster: Cluster, patience_ms: int, pull_group: str = "", sleep: Callable[[float], None] = time.sleep
@@ -48,8 +50,8 @@ class QueueReading:
         is not known without them, for the error.
 
         Raises:
-            SendInDoubtError: a master refuses, or does not answer until `until_ms` of the cluster's timer, or within
-                the patience.
+            SendInDoubtError: a master refuses, or does not answer until `until_ms` of the cluster's timer. Without
+                `until_ms`: within the patience.
         """
         until_ms = self._cluster.timer() + self.patience_ms if until_ms is None else until_ms
         told = waiting(
