@@ -33,7 +33,7 @@ from rmq_store.backoff import Backoff
 from rmq_store.client.cluster_sink.chunks import Chunk, TargetQueue
 from rmq_store.client.cluster_sink.queue_choice import QueueChoice
 from rmq_store.client.delivery.outcome import SendOutcome, Verdict, verdict_of
-from rmq_store.client.delivery.request import Topics, batch_request, single_request, stored_offset
+from rmq_store.client.delivery.request import TopicNames, batch_request, single_request, stored_offset
 from rmq_store.client.producer.fault_strategy import LatencyPreset
 from rmq_store.format.batches.batch_bodies import decode_entry
 from rmq_store.lazy.dataclasses import dataclass
@@ -49,7 +49,7 @@ BUFFERED_BYTES_MAX: Final = 16 << 20
 _PAUSES: Final = Backoff(first_ms=100, max_ms=1_000)
 
 
-class Brokers(Topics, Protocol):
+class Brokers(TopicNames, Protocol):
     """A cluster, as far as sends need it."""
 
     def submit_broker(self, broker_name: str, request: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
@@ -308,7 +308,7 @@ class Pipeline:
             _log.warning("broker %r: a send is %s: %s", broker_name, verdict.outcome.value, verdict.reason)
 
 
-def request_of(topics: Topics, chunk: Chunk, queue: MessageQueue, group: str, now_ms: int) -> RemotingCommand:
+def request_of(topics: TopicNames, chunk: Chunk, queue: MessageQueue, group: str, now_ms: int) -> RemotingCommand:
     """The request that stores a chunk in a queue. Rows without a born time get `now_ms`."""
     sys_flag, born_ms, is_single = chunk.shared
     born_ms = born_ms or now_ms

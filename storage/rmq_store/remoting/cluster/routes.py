@@ -300,7 +300,9 @@ class RouteTable:
         return self.brokers().get(name)
 
     def not_reached(self, name: str) -> BrokerAddresses | None:
-        """The addresses of a broker that did not answer: asked for again, unless that was done a moment ago."""
+        """The addresses of a broker that did not answer: asked for again, unless that was done a moment ago. None also
+        if the name servers tell nothing: the caller has an error of its own, which says more of its request.
+        """
         oldest_ms = self._timer() - AGAIN_AFTER_MS
         topic = self._shown_by.get(name)
         entry = None if topic is None else self._topics.get(topic)
@@ -311,7 +313,11 @@ class RouteTable:
                 self.clusters(refresh=True)
         except (RemotingError, MQBrokerError) as error:
             _log.warning("broker %s does not answer, and its addresses cannot be asked for: %s", name, error)
-        return self.broker(name)
+        try:
+            return self.broker(name)
+        except (RemotingError, MQBrokerError) as error:
+            _log.warning("broker %s does not answer, and its addresses are not known: %s", name, error)
+            return None
 
     def name_of(self, address: str) -> tuple[str, int] | None:
         """The name and id of the broker that has registered the address, as far as it is known; None: nobody has, and
