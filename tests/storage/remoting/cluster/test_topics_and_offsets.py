@@ -132,6 +132,35 @@ def test_a_slave_that_does_not_know_the_topic_yet_is_asked_for_each_queue(net: F
     assert told.ranges == {B0: QueueRange(0, 3)}
 
 
+@pytest.mark.parametrize("refused", [29, 30, 31])
+def test_a_slave_that_does_not_know_the_topic_yet_leaves_its_broker_away(net: FakeNet, refused: int) -> None:
+    cluster = two_brokers(net)
+    broker = net.brokers["broker-b"]
+    broker.processes[0].down = True
+    cluster.route("Orders")
+    del broker.topics["Orders"]
+    broker.refused[refused] = 17, "topic[Orders] not exist"
+    with pytest.raises(RemotingConnectError, match="broker-b"):
+        search_offset(cluster, B0, 3) if refused == 29 else queue_ranges(cluster, [B0])
+    if refused != 29:
+        (_, told) = ends_at_brokers(cluster, at_brokers([cluster.known_route("Orders")]))
+        assert isinstance(told.error, RemotingConnectError), "it is not deleted"
+        with pytest.raises(RemotingConnectError):
+            topic_stats(cluster, "Orders")
+
+
+def test_a_pull_that_a_slave_cannot_answer_yet_leaves_its_broker_away(net: FakeNet) -> None:
+    """4.x: a time is looked for by pulls."""
+    cluster = two_brokers(net)
+    broker = net.brokers["broker-b"]
+    broker.processes[0].version = broker.processes[1].version = 405
+    cluster.route("Orders")
+    broker.processes[0].down = True
+    broker.refused[11] = 17, "topic[Orders] not exist"
+    with pytest.raises(RemotingConnectError, match="broker-b"):
+        search_offset(cluster, B0, 1_700_000_000_003)
+
+
 def test_the_ranges_of_some_brokers_wait_for_no_other(net: FakeNet) -> None:
     cluster = two_brokers(net)
     for process in net.brokers["broker-b"].processes.values():
