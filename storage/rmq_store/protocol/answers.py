@@ -11,7 +11,7 @@
 
 Three judgements are made elsewhere: the fate of a send (`client.delivery.outcome`); the repetition of a send by a
 producer (`client.producer.producer_config`), as in Java; the repetition of a question while rows are in doubt
-(`client.delivery.queue_reading`, as `is_passing` of `gather.waiting`), which also waits for a failure of the broker (1).
+(`client.delivery.queue_reading`, as `is_passing` of `gather.waiting`), which waits for a failure of the broker (1) too.
 """
 
 from __future__ import annotations
