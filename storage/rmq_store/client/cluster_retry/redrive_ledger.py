@@ -143,7 +143,7 @@ class RedriveLedger:
 
         Raises:
             SendInDoubtError: the master does not answer.
-            RemotingError, MQBrokerError, SlaveBehindError: the queue cannot be read.
+            Others as `read_range`: the queue cannot be read.
         """
         queue = queue_of(ledger.broker_name)
         if not at_master and not self._is_routed(ledger.broker_name):
@@ -170,7 +170,7 @@ class RedriveLedger:
 
         Raises:
             MQBrokerError: the broker refuses it. MQClientError: it does not take it within the patience.
-            SendInDoubtError: it does not show it in its queue.
+            SendInDoubtError: it does not show it in its queue. RemotingCommandError: as `JournalTopic.append`.
         """
         if not self._is_routed(broker_name):
             create_topic(self._cluster, LEDGER_TOPIC, 1, broker_names=[broker_name])

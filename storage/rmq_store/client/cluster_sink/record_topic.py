@@ -29,11 +29,11 @@ from typing import Final
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
 from rmq_store.client.delivery.journal_topic import JournalTopic
 from rmq_store.client.delivery.queue_reading import QueueReading
-from rmq_store.errors import OffsetOutOfRangeError
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, SendInDoubtError, SlaveBehindError
+from rmq_store.protocol.errors import SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges, search_offset
+from rmq_store.remoting.cluster.pulling import READ_ERRORS
 from rmq_store.remoting.cluster.topics import create_topic
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,6 @@ RECORD_TOPIC: Final = "PYRMQ_SINK_RECORDS"
 _COPIES: Final = 2
 _WINDOW: Final = 1024
 _CLOCK_SKEW_MS: Final = 10 * 60_000
-_READ_ERRORS: Final = (RemotingError, MQBrokerError, SlaveBehindError, OffsetOutOfRangeError)
 
 
 class RecordTopic:
@@ -99,7 +98,7 @@ class RecordTopic:
         Raises:
             MQBrokerError: too many brokers refuse it. MQClientError: too few take it within the patience of the
                 reading.
-            SendInDoubtError: a broker that has taken it cannot be read.
+            SendInDoubtError: a broker that has taken it cannot be read. RemotingCommandError: as `JournalTopic.append`.
         """
         queues = self._queues(record.part)
         # Those that have just answered first.
@@ -110,7 +109,7 @@ class RecordTopic:
         )  # fmt: skip
         try:
             return self._missed(record, stored)
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise _in_doubt(error) from error
 
     def _missed(self, own: Record, stored: Offsets) -> Offsets:
@@ -182,7 +181,7 @@ class RecordTopic:
                 end, window = start, 4 * window
             self._read_ends[queue] = whole_end
             return found, earlier_ms
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise _in_doubt(error) from error
 
     def _records(

@@ -23,11 +23,12 @@ from itertools import islice
 from typing import Final
 
 from rmq_store.backoff import Backoff
-from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.frames.frame_walk import WalkedFrames
 from rmq_store.protocol.answers import NOT_AT_SLAVE
 from rmq_store.protocol.errors import (
     MQBrokerError,
+    QueueHoleError,
     RemotingCommandError,
     RemotingError,
     RemotingTooMuchRequestError,
@@ -62,6 +63,15 @@ _GROW_AFTER: Final = 64
 _LANE_AFTER: Final = 16
 _PAUSES: Final = Backoff(first_ms=20, max_ms=2_000, jitter=0.25)
 PATIENCE_MS: Final = 30_000
+READ_ERRORS: Final = (
+    OffsetOutOfRangeError,
+    QueueHoleError,
+    SlaveBehindError,
+    MQBrokerError,
+    RemotingError,
+    CorruptRecordError,
+)
+"""All errors of `read_range`, for callers to whom a queue that cannot be read is one thing."""
 
 
 def read_range(

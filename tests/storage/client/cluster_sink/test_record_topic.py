@@ -11,8 +11,10 @@ from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
 from helpers.cluster.simulated.queues import START_MS
 from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
 from rmq_store.client.cluster_sink.records import Record, WritePart
+from rmq_store.client.delivery import journal_topic
 from rmq_store.client.delivery.queue_reading import QueueReading
-from rmq_store.protocol.errors import MQBrokerError, MQClientError, SendInDoubtError
+from rmq_store.errors import CorruptRecordError
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, QueueHoleError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
@@ -230,3 +232,19 @@ def test_a_task_without_an_earlier_record_looks_through_very_many_in_few_pulls(i
         # 1,024 records in each would make 200.
         assert brokers.total_calls[RequestCode.PULL_MESSAGE] < 30
         assert brokers.bytes_of_answers < 20_000
+
+
+@pytest.mark.parametrize(
+    "damage", [QueueHoleError("a hole", ("T", "b", 0), 1, 2), CorruptRecordError("a pull", 7, "no frame")]
+)
+def test_damage_in_the_queues_of_records_leaves_the_batch_in_doubt(
+    tasks: Iterator[RecordTopic], monkeypatch: pytest.MonkeyPatch, damage: Exception
+) -> None:
+    def read_range(*args: object, **given: object) -> Iterator[bytes]:
+        raise damage
+
+    next(tasks).add(record(5, "a"))
+    monkeypatch.setattr(journal_topic, "read_range", read_range)
+    with pytest.raises(SendInDoubtError, match="its records cannot be read") as caught:
+        next(tasks).find(PART)
+    assert caught.value.__cause__ is damage

@@ -215,6 +215,15 @@ def test_a_report_that_cannot_be_made_fails_no_task(cluster: Cluster, caplog: py
     assert "is unknown: away" in caplog.text
 
 
+def test_a_queue_that_became_shorter_behind_the_last_row_fails_no_task(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = repetition(cluster)
+    del task.check._reading.keys  # reads the queue of the broker, which ends at 9
+    assert task.check.late_keys({ORDERS[0]: 12}, made_below(5)) == 0
+    assert "whether another attempt sent rows after the check is unknown: queue 0 of topic 'Orders'" in caplog.text
+
+
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET])
 def test_a_broker_that_refuses_to_tell_an_end_leaves_the_batch_in_doubt(
     brokers: SimulatedCluster, cluster: Cluster, code: int
