@@ -16,6 +16,7 @@ from rmq_store.remoting.admin.scope import ask, masters
 from rmq_store.remoting.admin.topics import delete_route, topic_config
 from rmq_store.remoting.cluster import topics
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At
 from rmq_store.remoting.cluster.groups import create_group
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offset,
@@ -194,6 +195,19 @@ def test_a_slave_tells_the_offset_of_a_time_while_its_master_does_not_answer(net
     cluster.route("Orders")
     master.down = True
     assert search_offset(cluster, A0, 1_700_000_000_003) == 3
+
+
+@pytest.mark.parametrize("version", [405, 500])
+def test_the_offset_of_a_time_may_be_asked_of_the_master_alone(net: FakeNet, version: int) -> None:
+    """A slave that came late tells a later one."""
+    cluster = two_brokers(net)
+    master, slave = net.brokers["broker-a"].processes.values()
+    master.version = slave.version = version
+    slave.begin = 4
+    assert search_offset(cluster, A0, 1_700_000_000_003, At.MASTERS) == 3
+    master.down = True
+    with pytest.raises(RemotingConnectError):
+        search_offset(cluster, A0, 1_700_000_000_003, At.MASTERS)
 
 
 @pytest.mark.parametrize("version", [405, 500])
