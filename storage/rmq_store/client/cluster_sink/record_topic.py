@@ -185,7 +185,7 @@ class RecordTopic:
             raise _in_doubt(error) from error
 
     def _begin(self, queue: MessageQueue, end: int, not_before_ms: int | None) -> int:
-        """Where a search may stop. Only the master tells it: a slave that came late begins later."""
+        """The offset where a search may stop, as only the master tells it: a slave that came late begins later."""
         begin = self._reading.begins([queue])[queue]
         if not_before_ms is None or begin >= end:
             return begin
