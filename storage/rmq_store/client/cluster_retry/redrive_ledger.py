@@ -150,7 +150,7 @@ class RedriveLedger:
             return
         for is_last_try in (False, True):  # retention may be faster once
             if at_master:
-                first, end = self._reading.ranges([queue])[queue].min_offset, self._reading.ends([queue])[queue]
+                first, end = self._reading.begins([queue])[queue], self._reading.ends([queue])[queue]
             else:
                 limits = queue_ranges(self._cluster, [queue])[queue]
                 first, end = limits.min_offset, limits.max_offset

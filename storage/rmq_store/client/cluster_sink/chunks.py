@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
 from rmq_store.lazy.dataclasses import dataclass
+from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageQueue
 
 Bytes = npt.NDArray[np.uint8]
@@ -55,6 +56,7 @@ class Chunk:
 
     `ends` (n,): where the entries end in `body`. `first_row`: the number of its first row in the task, for errors.
     `number`: those of a task count up in the order in which they are sent first. `was_busy`: why it was not stored.
+    `doubt`: a try after which it may be stored, and nobody has looked.
     """
 
     target: TargetQueue
@@ -71,6 +73,7 @@ class Chunk:
     last_reason: str = ""
     was_busy: bool = False
     not_before_ms: float = 0.0
+    doubt: ClientError | None = None
 
     @property
     def row_count(self) -> int:

@@ -229,7 +229,9 @@ class Pipeline:
             return
         if verdict.outcome is SendOutcome.REFUSED:
             reason = f"{verdict.reason} TOPIC: {flight.queue.topic}"
-            raise MQBrokerError(verdict.code or 0, reason, broker_name, verdict.address)
+            refusal = MQBrokerError(verdict.code or 0, reason, broker_name, verdict.address)
+            refusal.doubt = chunk.doubt
+            raise refusal
         self._warn(broker_name, verdict)
         if verdict.code is None:
             self._brokers.not_reached(broker_name)
@@ -242,6 +244,8 @@ class Pipeline:
         if verdict.outcome is SendOutcome.UNKNOWN and self._verifier is not None:
             found = self._verified(self._verifier, chunk, queue, verdict.reason)
             left = chunk.without(found) if found.any() else chunk
+        elif verdict.outcome is SendOutcome.UNKNOWN and chunk.doubt is None:
+            chunk.doubt = MQClientError(verdict.reason, -1 if verdict.code is None else verdict.code)
         if left is None:
             self._buffered_bytes -= size
             return
@@ -275,12 +279,14 @@ class Pipeline:
         return found
 
     def _give_up(self, chunk: Chunk, broker_name: str, reason: str, code: int | None = None) -> None:
-        raise MQClientError(
+        error = MQClientError(
             f"row {chunk.first_row} and {chunk.row_count - 1} more for topic {chunk.target.topic!r} could not be "
             f"stored in {self._settings.send_timeout_ms} ms and {chunk.tries} tries, last at broker {broker_name!r}: "
             f"{reason}",
             -1 if code is None else code,
         )
+        error.doubt = chunk.doubt
+        raise error
 
     def _count(self, chunk: Chunk, queue: MessageQueue, offset: int | None) -> None:
         self._buffered_bytes -= len(chunk.body)

@@ -29,10 +29,12 @@ from typing import Final
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
 from rmq_store.client.delivery.journal_topic import JournalTopic
 from rmq_store.client.delivery.queue_reading import QueueReading
-from rmq_store.protocol.errors import SendInDoubtError
+from rmq_store.protocol.answers import is_away
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import queue_ranges, search_offset
+from rmq_store.remoting.cluster.gather import At
+from rmq_store.remoting.cluster.offsets import search_offset
 from rmq_store.remoting.cluster.pulling import READ_ERRORS
 from rmq_store.remoting.cluster.topics import create_topic
 
@@ -161,9 +163,7 @@ class RecordTopic:
         """The records of a part of a write in one queue, and when an earlier batch of it was recorded."""
         end = whole_end
         try:
-            begin = queue_ranges(self._cluster, [queue])[queue].min_offset
-            if not_before_ms is not None and begin < end:
-                begin = max(begin, search_offset(self._cluster, queue, not_before_ms))
+            begin = self._begin(queue, end, not_before_ms)
             found: list[Record] = []
             window = _WINDOW
             earlier_ms = None
@@ -183,6 +183,18 @@ class RecordTopic:
             return found, earlier_ms
         except READ_ERRORS as error:
             raise _in_doubt(error) from error
+
+    def _begin(self, queue: MessageQueue, end: int, not_before_ms: int | None) -> int:
+        """The offset where a search may stop, as only the master tells it: a slave that came late begins later."""
+        begin = self._reading.begins([queue])[queue]
+        if not_before_ms is None or begin >= end:
+            return begin
+        try:
+            return max(begin, search_offset(self._cluster, queue, not_before_ms, At.MASTERS))
+        except (RemotingError, MQBrokerError) as error:
+            if not is_away(error):
+                raise
+            return begin
 
     def _records(
         self, queue: MessageQueue, start: int, end: int, part: WritePart

@@ -8,7 +8,8 @@ stored the messages. For sinks, redrives, records and the outbox. Pure.
     42900 of a proxy
     no connection, nothing was written      not stored: the broker never saw it
     the client gives up without a try       not stored: no route, no name server, not running
-    the client gives up after tries         as the last one; a budget that is used up, as the try before
+    the client gives up after tries         as the last one; a budget that is used up, as the try before; unknown, if
+                                            that was the outcome of any try (`ClientError.doubt`)
     1, 3, time-out, connection lost         unknown: it may be stored, now or in a moment
     answer that cannot be read              unknown
     13, 29 and others                       refused: sent again it would be refused again
@@ -89,7 +90,7 @@ _NOT_STORED: Final = frozenset(
         ResponseCode.TOO_MANY_REQUESTS,
     )
 )
-# Of a client that found nobody to send to.
+# Of a client that found nobody to send to: in its last try, or without one. Earlier tries: `ClientError.doubt`.
 _NOT_TRIED: Final = frozenset(
     (
         ClientErrorCode.CONNECT_BROKER_EXCEPTION,
@@ -102,7 +103,27 @@ _UNKNOWN: Final = frozenset((ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_COD
 
 
 def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
-    """The verdict of an answer to a send, or of the error that came instead."""
+    """The verdict of an answer to a send, or of the error that came instead. Any error that is neither a broker's, nor
+    a client's, nor one of the network tells nothing about a send: it is raised.
+    """
+    verdict = _of_last_try(answer)
+    if isinstance(answer, ClientError) and answer.doubt is not None:
+        return replace(verdict, outcome=SendOutcome.UNKNOWN, lacks_rights=False)
+    return verdict
+
+
+def with_doubt(error: ClientError, doubt: ClientError) -> ClientError:
+    """A copy of the last error of a send that says that an earlier try is in doubt. Sends that have waited for the same
+    connection share its error.
+    """
+    copied = type(error).__new__(type(error), *error.args)
+    copied.__dict__.update(error.__dict__)
+    copied.__cause__ = error.__cause__
+    copied.doubt = doubt
+    return copied.with_traceback(error.__traceback__)
+
+
+def _of_last_try(answer: RemotingCommand | BaseException) -> Verdict:
     if isinstance(answer, RemotingCommand):
         remark = explained(answer.code, answer.remark or "")
         return replace(_of_code(answer.code, remark), address=answer.came_from)

@@ -21,8 +21,9 @@ from rmq_store.remoting.cluster.gather import BrokerError, Question, gather, wai
 from rmq_store.remoting.cluster.offsets import gather_ranges
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
 from rmq_store.remoting.cluster.pulling import READ_ERRORS, read_range
+from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.questions.answer import Given
-from rmq_store.remoting.questions.offsets import ask_max_offset, read_max_offset
+from rmq_store.remoting.questions.offsets import ask_max_offset, ask_min_offset, read_max_offset, read_min_offset
 
 _log = logging.getLogger(__name__)
 
@@ -103,8 +104,8 @@ class QueueReading:
         ) from last
 
     def ranges(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
-        """The ranges of queues, those of a slave while a master does not answer: its end is no later. A topic that a
-        broker does not have is empty.
+        """The ranges of queues, of a slave while a master does not answer: its end is no later. It may begin later than
+        its master, so that a range begins at 0 then. A topic that a broker does not have is empty.
 
         Raises:
             SendInDoubtError: a broker refuses, or nobody of a broker answers within the patience.
@@ -116,7 +117,8 @@ class QueueReading:
             missing: dict[MessageQueue, BrokerError] = {}
             for queue, one in gather_ranges(self._cluster, left).told.items():
                 if one.error is None:
-                    ranges[queue] = one.required()
+                    limits = one.required()
+                    ranges[queue] = limits if one.broker_id == MASTER_ID else QueueRange(0, limits.max_offset)
                 elif _is_unknown_topic(one.error):
                     ranges[queue] = QueueRange(0, 0)
                 else:
@@ -124,6 +126,23 @@ class QueueReading:
             self.await_again(missing, until_ms)
             left = missing
         return ranges
+
+    def begins(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """The first offsets of queues as their masters know them. A slave that came late begins later, and messages
+        before that would be missed. A topic that a broker does not have begins at 0.
+
+        Raises:
+            SendInDoubtError: a master refuses, or does not answer within the patience.
+        """
+        questions = {
+            queue: Question(queue.broker_name, ask_min_offset(self._cluster, queue), _begin_or_0) for queue in queues
+        }
+        told = waiting(
+            self._cluster, questions, self._cluster.timer() + self.patience_ms,
+            pause_s=_PAUSE_S, sleep=self._sleep, is_passing=_is_passing,
+        ).told  # fmt: skip
+        self._require({queue: one.error for queue, one in told.items() if one.error is not None})
+        return {queue: one.required() for queue, one in told.items()}
 
     def await_brokers(self) -> None:
         """Wait until the name servers show a broker: they drop one that is killed at once, and its topics with it.
@@ -220,8 +239,16 @@ def _is_passing(error: Exception) -> bool:
 
 
 def _end_or_0(answer: Given, broker_name: str) -> int:
+    return _or_0(read_max_offset, answer, broker_name)
+
+
+def _begin_or_0(answer: Given, broker_name: str) -> int:
+    return _or_0(read_min_offset, answer, broker_name)
+
+
+def _or_0(read: Callable[[Given, str], int], answer: Given, broker_name: str) -> int:
     try:
-        return read_max_offset(answer, broker_name)
+        return read(answer, broker_name)
     except MQBrokerError as error:
         if _is_unknown_topic(error):
             return 0

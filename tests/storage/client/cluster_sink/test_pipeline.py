@@ -14,6 +14,7 @@ import pytest
 from rmq_store.client.cluster_sink.chunks import Chunk, Shared, TargetQueue
 from rmq_store.client.cluster_sink.pipeline import Pipeline, PipelineSettings
 from rmq_store.client.cluster_sink.queue_choice import TRIES_IN_ORDER
+from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
 from rmq_store.protocol.errors import (
     MQBrokerError,
     MQClientError,
@@ -213,6 +214,23 @@ def test_the_budget_ends_the_tries() -> None:
         sender.finish()
     assert 5 <= len(fake.sent) < 40  # it backs off
     assert fake.now < 7_000
+
+
+@pytest.mark.parametrize("last", [14, RemotingConnectError("refused"), 13])
+def test_rows_that_an_earlier_try_may_have_stored_are_in_doubt_whatever_the_last_one_says(last: Answer) -> None:
+    """Nobody looks without a verifier; with one, it has looked."""
+    def outcome(verifier: Verifier | None, *answers: Answer) -> SendOutcome:
+        sender = pipeline(Fake(*answers, *[last] * 1000), verifier, send_timeout_ms=5_000)
+        sender.send(chunk(b"x"))
+        with pytest.raises((MQClientError, MQBrokerError)) as caught:
+            sender.finish()
+        return verdict_of(caught.value).outcome
+
+    is_refused = last == 13
+    assert outcome(None, RemotingTimeoutError("no answer")) is SendOutcome.UNKNOWN
+    surely_not = SendOutcome.REFUSED if is_refused else SendOutcome.NOT_STORED
+    assert outcome(Verifier(0), RemotingTimeoutError("no answer")) is surely_not
+    assert outcome(None) is surely_not
 
 
 def test_a_busy_broker_gets_less_at_once() -> None:

@@ -14,12 +14,20 @@ from rmq_store.client.cluster_sink.records import Record, WritePart
 from rmq_store.client.delivery import journal_topic
 from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.errors import CorruptRecordError
-from rmq_store.protocol.errors import MQBrokerError, MQClientError, QueueHoleError, SendInDoubtError
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    MQClientError,
+    QueueHoleError,
+    RemotingTimeoutError,
+    SendInDoubtError,
+)
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
+
+from ...remoting.cluster.fake_cluster import FakeNet
 
 PART = WritePart("query", 7, 3)
 ORDERS = MessageQueue("Orders", "broker-000", 0)
@@ -199,6 +207,33 @@ def test_a_broker_that_is_away_is_not_waited_for_where_its_records_are_elsewhere
                 assert topic.add(Record(part, {ORDERS: 5}, "a")) == {}
                 assert waits_s == []
             away.start()
+
+
+@pytest.mark.parametrize("not_before_ms", [None, 1_700_000_000_000])
+@pytest.mark.parametrize("is_silent_for", [31, 29])
+def test_a_search_stops_where_the_master_begins_since_a_slave_may_have_come_later(
+    monkeypatch: pytest.MonkeyPatch, not_before_ms: int | None, is_silent_for: int
+) -> None:
+    net = FakeNet()
+    broker = net.add_broker(slaves=1)
+    broker.put(RECORD_TOPIC, 0, 9)
+    broker.processes[1].begin = 6
+    topic = RecordTopic(net.cluster(), QueueReading(net.cluster(), 60_000, sleep=lambda _: None), group="pg")
+    looked_at: list[int] = []
+    monkeypatch.setattr(
+        topic._journal, "texts", lambda queue, start, end, owner: looked_at.extend(range(start, end)) or ()
+    )
+    call, silences = net.call, [is_silent_for] * 2
+
+    def silent_at_first(address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        if address == broker.processes[0].address and command.code in silences:
+            silences.remove(command.code)
+            raise RemotingTimeoutError("slow")
+        return call(address, command, timeout_ms)
+
+    monkeypatch.setattr(net, "call", silent_at_first)
+    assert topic._search(MessageQueue(RECORD_TOPIC, "broker-a", 0), 9, PART, not_before_ms) == ([], None)
+    assert looked_at == list(range(9))
 
 
 def test_the_first_search_of_a_write_reads_few_of_the_records_of_others() -> None:

@@ -7,8 +7,9 @@ import pytest
 from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.errors import CorruptRecordError
 from rmq_store.format.frames.frame_walk import frames_of_answer
-from rmq_store.protocol.errors import QueueHoleError, RemotingCommandError, SendInDoubtError
+from rmq_store.protocol.errors import QueueHoleError, RemotingCommandError, RemotingTimeoutError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
 from ...remoting.cluster.fake_cluster import FakeNet
@@ -62,6 +63,31 @@ def test_a_refusal_leaves_rows_in_doubt(net: FakeNet, reading: QueueReading, now
     with pytest.raises(SendInDoubtError, match=rf"queues of broker-a are read.*refuses: CODE: {code}.*no rights"):
         reading.ends([A0])
     assert now.now_ms == began_ms
+
+
+def test_a_beginning_is_that_of_the_master_since_a_slave_may_have_come_later(now: Time) -> None:
+    net = FakeNet()
+    broker = net.add_broker(slaves=1)
+    broker.put("Orders", 0, 9)
+    broker.processes[1].begin = 6
+    cluster = net.cluster(timer=now)
+    reading = QueueReading(cluster, 1000, sleep=now.sleep)
+    broker.processes[0].answers += [RemotingTimeoutError("slow"), RemotingTimeoutError("slow")]
+    assert reading.begins([A0]) == {A0: 0}
+    broker.processes[0].answers += [RemotingTimeoutError("slow"), RemotingTimeoutError("slow")]
+    assert reading.ranges([A0]) == {A0: QueueRange(0, 9)}
+    broker.processes[0].down = True
+    with pytest.raises(SendInDoubtError, match=r"broker-a.*does not answer"):
+        reading.begins([A0])
+    assert reading.ranges([A0]) == {A0: QueueRange(0, 9)}
+    broker.processes[0].down = False
+    broker.queues["Orders", 0].min_offset = 2
+    assert reading.begins([A0]) == {A0: 2} and reading.ranges([A0]) == {A0: QueueRange(2, 9)}
+
+
+def test_a_topic_that_is_not_there_begins_at_0(net: FakeNet, reading: QueueReading) -> None:
+    net.brokers["broker-a"].refused[31] = 17, "no topic"
+    assert reading.begins([A0]) == {A0: 0}
 
 
 def test_a_topic_that_is_not_there_ends_at_0(net: FakeNet, reading: QueueReading) -> None:
