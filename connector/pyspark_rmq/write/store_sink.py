@@ -150,8 +150,8 @@ class StoreRows(_StoreSink):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         super().__init__(options)
         self._columns = sink_columns(schema, topic_given=options.topic is not None, use_queue_id=options.use_queue_id)
-        # Looked at on the driver, which does not learn the number of a batch here; the tasks do. Where nothing is, the
-        # tasks make the store: only they learn whether the write is refused.
+        # The driver looks for the store here, and does not know the number of the batch yet. If there is no store, the
+        # tasks make it: they know the number, and only they learn whether the write is refused.
         self._is_there = is_there_to_write(options)
 
     def _marker(self, purpose: str, name: str, value: int) -> Marker:

@@ -66,8 +66,11 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Callab
                 "Producer.fetch_publish_message_queues": lambda: producer.fetch_publish_message_queues("T"),
                 "SimpleConsumer.receive": lambda: popping.receive(1, HIDDEN),
                 "SimpleConsumer.ack": receive_and_ack,
+                "LitePullConsumer.commit": pulling.commit,
+                "LitePullConsumer.committed": lambda: pulling.committed(queue),
                 "LitePullConsumer.fetch_message_queues": lambda: pulling.fetch_message_queues("T"),
                 "LitePullConsumer.seek": lambda: pulling.seek(queue, 0),
+                "LitePullConsumer.offset_for_timestamp": lambda: pulling.offset_for_timestamp(queue, 0),
             }
         pulling.shutdown()
 

@@ -196,7 +196,7 @@ def test_only_what_is_in_no_queue_is_sent_again() -> None:
 
 
 def test_a_look_takes_nothing_of_the_budget() -> None:
-    """It has a limit of its own. What it has not found is sent again, and not given up untried."""
+    """The look has a limit of its own. A message that it has not found is sent again before it is given up."""
     brokers = Brokers(a=[SILENT, 0])
     looks = Looks(brokers, lasts_ms=50_000)
     (stored,) = delivery(brokers, 20_000, looks).send_all(to("a"))
