@@ -14,7 +14,7 @@ from typing import Final
 # Part of rmq_store -> the parts that it may import. Every part may also import itself.
 LAYERS: Final[dict[str, set[str]]] = {
     # Modules and methods that are loaded when they are used. Every part may import it.
-    "late": set(),
+    "lazy": set(),
     # Waits that a test does not freeze. Every part may import it.
     "real_time": set(),
     # How long to wait before the next try: a rule.
@@ -63,8 +63,8 @@ LAYERS: Final[dict[str, set[str]]] = {
 }  # fmt: skip
 
 for _allowed in LAYERS.values():
-    _allowed |= {"late", "real_time"}
-LAYERS["late"] = {"real_time"}
+    _allowed |= {"lazy", "real_time"}
+LAYERS["lazy"] = {"real_time"}
 LAYERS["real_time"].clear()
 
 # The command and the public names may use all of the parts.
@@ -88,8 +88,10 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "requests", "transport", "access", "processors", "pop", "admin", "grpc_definitions", "grpc_v2", "name_server",
         ".",
     ),
-    "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
-    "rmq_store.bridge": ("record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "letters"),
+    "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "operator"),
+    "rmq_store.bridge": (
+        "record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "dead_letters",
+    ),
     "rmq_store.cli": (
         "shared", "mqadmin_print", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance",
         "mqadmin_targets", "mqadmin", "monitoring", "cluster_checks", "cluster_care", ".",

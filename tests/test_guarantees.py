@@ -40,11 +40,13 @@ def test_a_fault_can_be_put_in_and_its_test_is_there(fault: Fault) -> None:
     assert re.search(rf"^def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_part_of_the_crash_proof_notices_each_protection() -> None:
     noticed = {name for part in parts() for name in part.protections}
     assert set(TEETH.values()) <= noticed & set(PROTECTIONS)
 
 
+@pytest.mark.long
 def test_a_fault_that_nobody_notices_is_told_and_the_tree_is_as_before(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("VALUE = 1\n")
     (tmp_path / "test_it.py").write_text("import module\n\n\ndef test_it():\n    assert module.VALUE == 1\n")

@@ -37,7 +37,7 @@ PROOFS = {
     "Linux on x86-64 only": "says storage/rmq_store/files/locks/lock.py 64-bit Linux only",
     "No network file systems": f"{_S}/cli/test_doctor.py::test_file_systems",
     "Python 3.11 or newer": "tests/packaging/test_check_host.py::test_make_stops_at_that_line",
-    "Compared with RocketMQ 5.5.0": f"{_S}/kinds/test_signs.py::test_a_dledger_log_is_neither_read_nor_written_nor_taken_for_nothing",
+    "Compared with RocketMQ 5.5.0": f"{_S}/kinds/test_detection.py::test_a_dledger_log_is_neither_read_nor_written_nor_taken_for_nothing",
     "A drive that reports fsync done": "outside a program sees no such drive",
     # -- beside a broker
     "A Java broker and our writers cannot": f"{_S}/test_store.py::test_a_broker_on_the_store_keeps_writers_out_and_lets_readers_in",
@@ -49,9 +49,9 @@ PROOFS = {
     "Nobody asks for half messages": f"{_S}/cli/test_transactions_command.py::test_what_was_given_up_or_left_by_a_broker_is_resumed_once",
     "Opening a broker's store for writing": f"{_S}/log/recovery/test_opening.py::test_abort_exists_before_anything_is_changed",
     "A broker that starts right after": f"{_S}/broker/delay/test_scheduler.py::test_progress_is_told_to_a_broker_every_10_s",
-    "Queues kept in RocksDB": f"{_S}/kinds/test_signs.py::test_a_store_with_queues_in_rocksdb_alone_is_not_taken_for_an_empty_one",
+    "Queues kept in RocksDB": f"{_S}/kinds/test_detection.py::test_a_store_with_queues_in_rocksdb_alone_is_not_taken_for_an_empty_one",
     "Batch queues and compaction topics": "rmq_store.kinds:refuse_to_read_topic",
-    "A DLedger log": f"{_S}/kinds/test_signs.py::test_a_dledger_log_is_neither_read_nor_written_nor_taken_for_nothing",
+    "A DLedger log": f"{_S}/kinds/test_detection.py::test_a_dledger_log_is_neither_read_nor_written_nor_taken_for_nothing",
     # -- data on disk
     "Messages are deleted only by": "setting disk_space_warning_level_ratio=90",
     "A plain `cp -r` or `rsync`": f"{_S}/broker/backup/test_backup.py::test_a_plain_copy_of_the_same_store_is_torn",
@@ -105,7 +105,7 @@ PROOFS = {
     "A mirror has one thread": f"{_S}/cli/test_mirror_to_store.py::test_a_mirror_runs_until_sigterm_and_ends_well",
     "Two mirrors of one direction": f"{_S}/bridge/mirror/test_into_store_rules.py::test_of_two_mirrors_of_one_name_only_one_goes_on",
     "Producers of a mirrored topic": "rmq_store.bridge.records.origin:",
-    "Redrive and retry give records": "rmq_store.bridge.letters.retry_rows:",
+    "Redrive and retry give records": "rmq_store.bridge.dead_letters.retry_rows:",
     "Values with a schema id": "absent rmq_store.bridge.schema_registry",
     "A compacted Kafka topic": f"{_S}/bridge/records/test_to_kafka.py::test_a_compacted_topic_takes_no_record_without_a_key",
 }  # fmt: skip

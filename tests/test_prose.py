@@ -163,3 +163,26 @@ def test_a_module_that_moved_is_not_there() -> None:
     assert is_there("rmq_store._native")
     assert not is_there("rmq_store.log.units")
     assert not is_there("pyspark_rmq.worker")
+
+
+def table_rows(page: str, heading: str, columns: int) -> Iterator[list[str]]:
+    """Cells of the rows below a heading, without heads of tables."""
+    section = (ROOT / page).read_text(encoding="utf-8").split(heading)[1]
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in _CELL_ENDS.split(line.strip("|"))]
+        if line.startswith("|") and len(cells) == columns and not line.startswith("|---"):
+            yield cells
+
+
+def test_the_owners_of_the_outbox_are_all_its_modules() -> None:
+    owners: dict[str, list[str]] = {}
+    folder = ""
+    for first, modules, _ in list(table_rows("docs/reliable-design.md", "## 5. Owners", 3))[1:]:
+        folder = first.strip("`") or folder
+        owners.setdefault(folder, []).extend(re.findall(r"`(\w+)`", modules))
+    root = SOURCES["rmq_store"] / "rmq_store" / "reliable"
+    folders = {path.name: path for path in root.iterdir() if (path / "__init__.py").exists()}
+    assert {name: sorted(modules) for name, modules in owners.items()} == {
+        name: sorted(module.stem for module in path.glob("*.py") if module.stem != "__init__")
+        for name, path in folders.items()
+    }

@@ -22,81 +22,102 @@ from typing import TYPE_CHECKING, Any
 # The one place that has the version of both packages: setup.py reads it here, `pyspark_rmq.__version__` asks for it.
 __version__ = "0.1.0"
 
+# For type checkers, and for tools that look for the modules of a frozen program: imports in code are all that they see.
 if TYPE_CHECKING:
-    from rmq_store.broker.backup.backup import BackupReport, backup
-    from rmq_store.broker.delay.scheduler import Delivery, Schedule
-    from rmq_store.broker.dlq.archive import ArchiveReport, DeadLetterArchive
-    from rmq_store.broker.dlq.archive_restore import RestoreReport
-    from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA
-    from rmq_store.broker.dlq.redrive import DeadLetters
-    from rmq_store.broker.metadata.groups import SubscriptionGroup
-    from rmq_store.broker.metadata.leases import Lease, live_leases
-    from rmq_store.broker.metadata.store_config import StoreConfig
-    from rmq_store.broker.metadata.topics import TopicConfig
-    from rmq_store.broker.monitoring.losses import Loss, record_losses, recorded_losses
-    from rmq_store.broker.monitoring.metrics import store_metrics, write_openmetrics
-    from rmq_store.broker.retry.retry import Retry, SentBack
-    from rmq_store.broker.retry.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA
-    from rmq_store.broker.retry.send_back_tasks import SendBackArea, SendBackCounts
-    from rmq_store.broker.rules import failure
-    from rmq_store.broker.rules.hot_queue import is_hot
-    from rmq_store.broker.store.administration import Administration, Deletion
-    from rmq_store.broker.store.retention import Retention
-    from rmq_store.broker.store.retention_plan import RetentionPlan, RetentionReport
-    from rmq_store.broker.store.store import Store
-    from rmq_store.broker.write.encoder import INPUT_SCHEMA
-    from rmq_store.broker.write.staged_files import StagedFile, sweep
-    from rmq_store.broker.write.staging import StagingArea
-    from rmq_store.clock import ClockFile, store_clock
-    from rmq_store.errors import (
-        CorruptBatchError,
-        CorruptConfigError,
-        CorruptIndexError,
-        CorruptionError,
-        CorruptQueueError,
-        CorruptRecordError,
-        DataLossError,
-        GroupInUseError,
-        HandlerTransactionError,
-        InvalidReceiptHandleError,
-        KafkaOffsetError,
-        KafkaRefusedError,
-        KafkaUnavailableError,
-        LeaseHeldError,
-        MarkerError,
-        MirrorConflictError,
-        MirrorLettersError,
-        MirrorSourceError,
-        MirrorTargetError,
-        NoMessageIdError,
-        NotAStoreError,
-        OffsetOutOfRangeError,
-        ReadOnlyError,
-        RecordRefusedError,
-        RecordTooLargeError,
-        ResponseError,
-        SchemaMismatchError,
-        StagingError,
-        StoreError,
-        StoreFailedError,
-        StoreFullError,
-        StoreKindError,
-        StoreLockedError,
-        StoreReplacedError,
-        TopicKindError,
-        UnknownTopicError,
-        UsageError,
-    )
-    from rmq_store.files.segments.pin import Pin
-    from rmq_store.format.frames.message import Message
-    from rmq_store.format.frames.stored_message import StoredMessage
-    from rmq_store.format.properties import new_message
-    from rmq_store.format.tables.schema import MESSAGE_SCHEMA
-    from rmq_store.format.text.names import is_system_topic, validate_group, validate_topic
-    from rmq_store.format.text.openmetrics import Metric, MetricFamily, openmetrics_text
-    from rmq_store.log.core.accepted_damage import BadRange
-    from rmq_store.log.recovery.recovery import RecoveryReport
-    from rmq_store.protocol.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
+    from rmq_store.broker.backup.backup import BackupReport as BackupReport
+    from rmq_store.broker.backup.backup import backup as backup
+    from rmq_store.broker.delay.scheduler import Delivery as Delivery
+    from rmq_store.broker.delay.scheduler import Schedule as Schedule
+    from rmq_store.broker.dlq.archive import ArchiveReport as ArchiveReport
+    from rmq_store.broker.dlq.archive import DeadLetterArchive as DeadLetterArchive
+    from rmq_store.broker.dlq.archive_restore import RestoreReport as RestoreReport
+    from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA as ARCHIVE_SCHEMA
+    from rmq_store.broker.dlq.redrive import DeadLetters as DeadLetters
+    from rmq_store.broker.metadata.groups import SubscriptionGroup as SubscriptionGroup
+    from rmq_store.broker.metadata.leases import Lease as Lease
+    from rmq_store.broker.metadata.leases import live_leases as live_leases
+    from rmq_store.broker.metadata.store_config import StoreConfig as StoreConfig
+    from rmq_store.broker.metadata.topics import TopicConfig as TopicConfig
+    from rmq_store.broker.monitoring.losses import Loss as Loss
+    from rmq_store.broker.monitoring.losses import record_losses as record_losses
+    from rmq_store.broker.monitoring.losses import recorded_losses as recorded_losses
+    from rmq_store.broker.monitoring.metrics import store_metrics as store_metrics
+    from rmq_store.broker.monitoring.metrics import write_openmetrics as write_openmetrics
+    from rmq_store.broker.retry.retry import Retry as Retry
+    from rmq_store.broker.retry.retry import SentBack as SentBack
+    from rmq_store.broker.retry.send_back_batch import ANSWER_SCHEMA as ANSWER_SCHEMA
+    from rmq_store.broker.retry.send_back_batch import SEND_BACK_SCHEMA as SEND_BACK_SCHEMA
+    from rmq_store.broker.retry.send_back_tasks import SendBackArea as SendBackArea
+    from rmq_store.broker.retry.send_back_tasks import SendBackCounts as SendBackCounts
+    from rmq_store.broker.rules import failure as failure
+    from rmq_store.broker.rules.hot_queue import starts_at_first_message as starts_at_first_message
+    from rmq_store.broker.store.administration import Administration as Administration
+    from rmq_store.broker.store.administration import Deletion as Deletion
+    from rmq_store.broker.store.retention import Retention as Retention
+    from rmq_store.broker.store.retention_plan import RetentionPlan as RetentionPlan
+    from rmq_store.broker.store.retention_plan import RetentionReport as RetentionReport
+    from rmq_store.broker.store.store import Store as Store
+    from rmq_store.broker.write.encoder import INPUT_SCHEMA as INPUT_SCHEMA
+    from rmq_store.broker.write.staged_files import StagedFile as StagedFile
+    from rmq_store.broker.write.staged_files import sweep as sweep
+    from rmq_store.broker.write.staging import StagingArea as StagingArea
+    from rmq_store.clock import ClockFile as ClockFile
+    from rmq_store.clock import store_clock as store_clock
+    from rmq_store.errors import CorruptBatchError as CorruptBatchError
+    from rmq_store.errors import CorruptConfigError as CorruptConfigError
+    from rmq_store.errors import CorruptIndexError as CorruptIndexError
+    from rmq_store.errors import CorruptionError as CorruptionError
+    from rmq_store.errors import CorruptQueueError as CorruptQueueError
+    from rmq_store.errors import CorruptRecordError as CorruptRecordError
+    from rmq_store.errors import DataLossError as DataLossError
+    from rmq_store.errors import GroupInUseError as GroupInUseError
+    from rmq_store.errors import HandlerTransactionError as HandlerTransactionError
+    from rmq_store.errors import InvalidReceiptHandleError as InvalidReceiptHandleError
+    from rmq_store.errors import KafkaOffsetError as KafkaOffsetError
+    from rmq_store.errors import KafkaRefusedError as KafkaRefusedError
+    from rmq_store.errors import KafkaUnavailableError as KafkaUnavailableError
+    from rmq_store.errors import LeaseHeldError as LeaseHeldError
+    from rmq_store.errors import MarkerError as MarkerError
+    from rmq_store.errors import MirrorConflictError as MirrorConflictError
+    from rmq_store.errors import MirrorLettersError as MirrorLettersError
+    from rmq_store.errors import MirrorSourceError as MirrorSourceError
+    from rmq_store.errors import MirrorTargetError as MirrorTargetError
+    from rmq_store.errors import NoMessageIdError as NoMessageIdError
+    from rmq_store.errors import NotAStoreError as NotAStoreError
+    from rmq_store.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
+    from rmq_store.errors import ReadOnlyError as ReadOnlyError
+    from rmq_store.errors import RecordRefusedError as RecordRefusedError
+    from rmq_store.errors import RecordTooLargeError as RecordTooLargeError
+    from rmq_store.errors import ResponseError as ResponseError
+    from rmq_store.errors import SchemaMismatchError as SchemaMismatchError
+    from rmq_store.errors import StagingError as StagingError
+    from rmq_store.errors import StoreError as StoreError
+    from rmq_store.errors import StoreFailedError as StoreFailedError
+    from rmq_store.errors import StoreFullError as StoreFullError
+    from rmq_store.errors import StoreKindError as StoreKindError
+    from rmq_store.errors import StoreLockedError as StoreLockedError
+    from rmq_store.errors import StoreReplacedError as StoreReplacedError
+    from rmq_store.errors import TopicKindError as TopicKindError
+    from rmq_store.errors import UnknownTopicError as UnknownTopicError
+    from rmq_store.errors import UsageError as UsageError
+    from rmq_store.files.segments.pin import Pin as Pin
+    from rmq_store.format.frames.message import Message as Message
+    from rmq_store.format.frames.stored_message import StoredMessage as StoredMessage
+    from rmq_store.format.properties import new_message as new_message
+    from rmq_store.format.tables.schema import MESSAGE_SCHEMA as MESSAGE_SCHEMA
+    from rmq_store.format.text.names import is_system_topic as is_system_topic
+    from rmq_store.format.text.names import validate_group as validate_group
+    from rmq_store.format.text.names import validate_topic as validate_topic
+    from rmq_store.format.text.openmetrics import Metric as Metric
+    from rmq_store.format.text.openmetrics import MetricFamily as MetricFamily
+    from rmq_store.format.text.openmetrics import openmetrics_text as openmetrics_text
+    from rmq_store.log.core.accepted_damage import BadRange as BadRange
+    from rmq_store.log.recovery.recovery import RecoveryReport as RecoveryReport
+    from rmq_store.protocol.results import AppendResult as AppendResult
+    from rmq_store.protocol.results import CommitResult as CommitResult
+    from rmq_store.protocol.results import QueueRange as QueueRange
+    from rmq_store.protocol.results import SendResult as SendResult
+    from rmq_store.protocol.results import SendStatus as SendStatus
 
 # Module -> the public names that it has, but for the modules `failure` and `new_message`. They are imported when they
 # are asked for: the `rmq` command, which a shell runs for every TAB, never pays for numpy and pyarrow.
@@ -116,7 +137,7 @@ _HOMES = {
     "protocol.results": "AppendResult CommitResult QueueRange SendResult SendStatus",
     "broker.store.retention": "Retention",
     "broker.store.retention_plan": "RetentionPlan RetentionReport",
-    "broker.rules.hot_queue": "is_hot",
+    "broker.rules.hot_queue": "starts_at_first_message",
     "broker.retry.retry": "Retry SentBack",
     "broker.delay.scheduler": "Delivery Schedule",
     "broker.retry.send_back_tasks": "SendBackArea SendBackCounts",
@@ -151,102 +172,8 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.s
 
 _MODULES = ("failure", "new_message")
 
-__all__ = [
-    "ANSWER_SCHEMA",
-    "ARCHIVE_SCHEMA",
-    "INPUT_SCHEMA",
-    "MESSAGE_SCHEMA",
-    "SEND_BACK_SCHEMA",
-    "Administration",
-    "AppendResult",
-    "ArchiveReport",
-    "BackupReport",
-    "BadRange",
-    "ClockFile",
-    "CommitResult",
-    "CorruptBatchError",
-    "CorruptConfigError",
-    "CorruptIndexError",
-    "CorruptQueueError",
-    "CorruptRecordError",
-    "CorruptionError",
-    "DataLossError",
-    "DeadLetterArchive",
-    "DeadLetters",
-    "Deletion",
-    "Delivery",
-    "GroupInUseError",
-    "HandlerTransactionError",
-    "InvalidReceiptHandleError",
-    "KafkaOffsetError",
-    "KafkaRefusedError",
-    "KafkaUnavailableError",
-    "Lease",
-    "LeaseHeldError",
-    "Loss",
-    "MarkerError",
-    "Message",
-    "Metric",
-    "MetricFamily",
-    "MirrorConflictError",
-    "MirrorLettersError",
-    "MirrorSourceError",
-    "MirrorTargetError",
-    "NoMessageIdError",
-    "NotAStoreError",
-    "OffsetOutOfRangeError",
-    "Pin",
-    "QueueRange",
-    "ReadOnlyError",
-    "RecordRefusedError",
-    "RecordTooLargeError",
-    "RecoveryReport",
-    "ResponseError",
-    "RestoreReport",
-    "Retention",
-    "RetentionPlan",
-    "RetentionReport",
-    "Retry",
-    "Schedule",
-    "SchemaMismatchError",
-    "SendBackArea",
-    "SendBackCounts",
-    "SendResult",
-    "SendStatus",
-    "SentBack",
-    "StagedFile",
-    "StagingArea",
-    "StagingError",
-    "Store",
-    "StoreConfig",
-    "StoreError",
-    "StoreFailedError",
-    "StoreFullError",
-    "StoreKindError",
-    "StoreLockedError",
-    "StoreReplacedError",
-    "StoredMessage",
-    "SubscriptionGroup",
-    "TopicConfig",
-    "TopicKindError",
-    "UnknownTopicError",
-    "UsageError",
-    "backup",
-    "failure",
-    "is_hot",
-    "is_system_topic",
-    "live_leases",
-    "new_message",
-    "openmetrics_text",
-    "record_losses",
-    "recorded_losses",
-    "store_clock",
-    "store_metrics",
-    "sweep",
-    "validate_group",
-    "validate_topic",
-    "write_openmetrics",
-]
+if not TYPE_CHECKING:  # a checker has the imports above, and cannot read this
+    __all__ = list(_HOME_OF)
 
 if "freezegun" in sys.modules:
     from rmq_store.real_time import load_if_time_is_frozen
@@ -264,4 +191,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOME_OF})

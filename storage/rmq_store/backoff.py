@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 Uniform = Callable[[float, float], float]
 """A number at random between two, as `random.uniform`."""

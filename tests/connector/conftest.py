@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_rmq.position.position import Queue
-from rmq_store import Store, StoreConfig, is_hot
+from rmq_store import Store, StoreConfig, starts_at_first_message
 from rmq_store.errors import CorruptRecordError, LeaseHeldError, UnknownTopicError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,7 +229,7 @@ class FakeStore:
         return self.log_range() == version
 
     def starts_at_first_message(self, group: str, queue: Queue, max_offset: int) -> bool:
-        return is_hot(self, *queue, max_offset)  # type: ignore[arg-type]
+        return starts_at_first_message(self, *queue, max_offset)  # type: ignore[arg-type]
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         self.looked_up += 1

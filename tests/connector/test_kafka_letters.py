@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import pyspark_rmq
 from rmq_store import Store
-from rmq_store.bridge.letters.letter_rows import LetterGroups, letter_rows
+from rmq_store.bridge.dead_letters.letter_rows import LetterGroups, letter_rows
 from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import RmqRules

@@ -31,7 +31,7 @@ from rmq_store.broker.metadata.offsets import DelayOffsetTable, OffsetTable
 from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.pop.pop_journal import PopJournal
-from rmq_store.broker.pop.pop_state import Given, Gone
+from rmq_store.broker.pop.pop_state import Acknowledged, InFlight
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
 from rmq_store.broker.write.staged_files import StagedFile, content_sum_of, open_staged
 from rmq_store.errors import StoreError
@@ -460,8 +460,8 @@ def journal_seeds() -> list[bytes]:
     folder.mkdir(exist_ok=True)
     journal = PopJournal(folder, sync=False)
     with journal.exclusive():
-        journal.append([Given(0, 5, 1, 1, 100, 1000, 60_000), Given(0, 6, 1, 2, 200, 1000, 60_000)])
-        journal.append([Gone(0, 5)])
+        journal.append([InFlight(0, 5, 1, 1, 100, 1000, 60_000), InFlight(0, 6, 1, 2, 200, 1000, 60_000)])
+        journal.append([Acknowledged(0, 5)])
     journal.close()
     content = (folder / "journal").read_bytes()
     return [b"\0" + content, b"\1" + content]

@@ -388,7 +388,7 @@ def test_a_dataclass_of_the_engine_has_late_methods() -> None:
     """
     early = {name for name, path in ENGINE for target, _ in imports(name, path) if target == EARLY_DATACLASS}
     assert {name for name in early if not name.startswith(("rmq_store.verify.", "rmq_store.kinds."))} == {
-        "rmq_store.late.dataclasses"
+        "rmq_store.lazy.dataclasses"
     }
 
 

@@ -4,14 +4,16 @@ time, when the fault's test must fail.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from seeded.faults import FAULTS, Fault
 
@@ -32,12 +34,29 @@ def copy_tree(into: Path) -> Path:
     return into
 
 
-def run_tests(tree: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests in `tree`; programs that they start import that tree, too."""
+class Ran(NamedTuple):
+    """Pytest's exit code, and its output."""
+
+    code: int
+    output: str
+
+
+def run_tests(tree: Path, tests: Sequence[str]) -> Ran:
+    """Run tests in `tree`; programs that they start import that tree, too. None of them is left: with a fault in it, a
+    test may leave a JVM.
+    """
     sources = os.pathsep.join(str(tree / name) for name in ("storage", "connector", "tests"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", *tests]
     environment = {**os.environ, "PYTHONPATH": sources, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, cwd=tree, env=environment, check=False, capture_output=True, text=True)
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        started = subprocess.Popen(
+            command, cwd=tree, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        code = started.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        output.seek(0)
+        return Ran(code, output.read())
 
 
 def is_noticed(tree: Path, fault: Fault) -> bool:
@@ -48,7 +67,7 @@ def is_noticed(tree: Path, fault: Fault) -> bool:
         raise SystemExit(f"{fault.module} has this text {sound.count(fault.sound)} times, not once: {fault.sound!r}")
     path.write_text(sound.replace(fault.sound, fault.broken), encoding="utf-8")
     try:
-        return run_tests(tree, [fault.test]).returncode == _FAILED
+        return run_tests(tree, [fault.test]).code == _FAILED
     finally:
         path.write_text(sound, encoding="utf-8")
 
@@ -62,8 +81,8 @@ def main(wanted: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="seeded-") as directory:
         tree = copy_tree(Path(directory))
         without = run_tests(tree, sorted({fault.test for fault in faults}))
-        if without.returncode != _PASSED:
-            raise SystemExit(f"{without.stdout[-4000:]}\nThese tests do not pass without a fault.")
+        if without.code != _PASSED:
+            raise SystemExit(f"{without.output[-4000:]}\nThese tests do not pass without a fault.")
         for number, fault in enumerate(faults, 1):
             noticed = is_noticed(tree, fault)
             unnoticed += not noticed

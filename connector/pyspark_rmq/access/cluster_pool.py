@@ -85,7 +85,7 @@ def _close_unused(options: ClusterOptions) -> None:
 
 
 def settings_of(options: ClusterOptions) -> ClusterSettings:
-    """The same as the engine's settings."""
+    """The options as the engine's settings."""
     from rmq_store.cluster import ClusterSettings, TlsSettings
 
     tls = TlsSettings(

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
 from pyspark_rmq.access.cluster_lookup import ClusterRows, find_rows, group_names, redriven_letters
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
-from pyspark_rmq.cluster_read.frames import RangeReader, queue_of
 from pyspark_rmq.cluster_read.known_ends import LOOK_MS_MAX, KnownEnds
 from pyspark_rmq.cluster_read.look import BrokerError, Look
+from pyspark_rmq.cluster_read.message_locations import MessageLocations
 from pyspark_rmq.cluster_read.outages import Outages
-from pyspark_rmq.cluster_read.places import Places
+from pyspark_rmq.cluster_read.range_reader import RangeReader, queue_of
 from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
@@ -88,7 +88,7 @@ class ClusterReader:
         self._unrouted: set[Queue] = set()
         # The cluster that plans ask.
         self._asked = asked = cluster if self._look is None else self._look
-        self._places = Places(asked, pulls)
+        self._locations = MessageLocations(asked, pulls)
         self._ranges = RangeReader(cluster, pulls.group, sql92)
         self._on_close: Callable[[], None] | None = on_close
         self._timer_ms = timer_ms
@@ -136,7 +136,7 @@ class ClusterReader:
         if now_ms - self._polled_ms < (max(PLANNING_MS, interval_ms) if self._found_news else interval_ms):
             return
         self._polled_ms = now_ms
-        self._places.forget()
+        self._locations.forget()
         self._topics.look_again(now_ms)
         self._found_news = self._ends.ask_again(now_ms)
         if self._group is not None:
@@ -237,7 +237,7 @@ class ClusterReader:
         """The first message stored at `timestamp_ms` or later; the end of the queue if there is none (29). It is known
         until the next look at the brokers.
         """
-        return self._places.offset_by_time(queue_of(topic, queue_id), timestamp_ms, self._queues)
+        return self._locations.offset_by_time(queue_of(topic, queue_id), timestamp_ms, self._queues)
 
     def offsets_by_time(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
         """As `offset_by_time`, of queues with a time each. Those of one time are asked for together, and no others."""
@@ -252,19 +252,19 @@ class ClusterReader:
         """Commit-log offset, at its broker, of the message before `queue_offset`; -1 if that is not there, or not at a
         slave that is asked while the master is away.
         """
-        place = self._places.place(queue_of(topic, queue_id), queue_offset - 1) if queue_offset > 0 else None
-        return -1 if place is None else place.commit_log_offset
+        location = self._locations.location(queue_of(topic, queue_id), queue_offset - 1) if queue_offset > 0 else None
+        return -1 if location is None else location.commit_log_offset
 
     def store_timestamp(self, topic: str, queue_id: BrokerQueueId, queue_offset: int) -> int:
         """When a message was stored, ms. OffsetOutOfRangeError: it is not there."""
-        place = self._places.place(queue_of(topic, queue_id), queue_offset)
-        if place is None:
+        location = self._locations.location(queue_of(topic, queue_id), queue_offset)
+        if location is None:
             limits = self.ranges([Queue(topic, queue_id)]).get(Queue(topic, queue_id), QueueRange(0, 0))
             raise OffsetOutOfRangeError(
                 f"message {queue_offset} of {topic}-{queue_id} is not there", queue_offset,
                 limits.min_offset, limits.max_offset,
             )  # fmt: skip
-        return place.store_timestamp_ms
+        return location.store_timestamp_ms
 
     def read_slice(self, wanted: SliceRead) -> Iterator[pa.RecordBatch]:
         """The messages of a slice, in order.
@@ -308,7 +308,7 @@ class ClusterReader:
 
     def starts_at_first_message(self, group: str, queue: Queue, max_offset: int) -> bool:
         """Whether the broker lets a new group begin at the first message of the queue, because the queue is young."""
-        return self._of_group(group).begins_at_first(queue_of(queue.topic, queue.queue_id))
+        return self._of_group(group).starts_at_first_message(queue_of(queue.topic, queue.queue_id))
 
     def known_groups(self) -> list[str]:
         """The groups that any broker knows (201)."""

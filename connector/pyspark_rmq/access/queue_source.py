@@ -169,7 +169,7 @@ class QueueSource(Protocol):
 
     def starts_at_first_message(self, group: str, queue: Queue, max_offset: int) -> bool:
         """Whether a group without an offset begins at the first message of the queue, because the queue is young
-        (`rmq_store.is_hot`). Ask only for a queue whose first message is still there.
+        (`rmq_store.starts_at_first_message`). Ask only for a queue whose first message is still there.
         """
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, QueueId], int]:

@@ -71,9 +71,9 @@ class StoreReader(Store):
 
     def starts_at_first_message(self, group: str, queue: Queue, max_offset: int) -> bool:
         """See `QueueSource.starts_at_first_message`."""
-        from rmq_store import is_hot
+        from rmq_store import starts_at_first_message
 
-        return is_hot(self, *queue, max_offset)
+        return starts_at_first_message(self, *queue, max_offset)
 
     def deliver_due(self, limit: int | None) -> int | None:
         """See `DelayedMessages.deliver_due`. StoreFullError: there is no room for them."""

@@ -110,8 +110,7 @@ def prepare_batch(options: SinkOptions, batch_id: int) -> None:
 
     Raises:
         NotAStoreError: something else is there; or nothing, and this is a later batch: the store to which earlier
-            batches
-            were written is gone.
+            batches were written is gone.
     """
     if batch_id == 0:
         prepare_to_write(options)

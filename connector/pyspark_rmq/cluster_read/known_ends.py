@@ -13,8 +13,8 @@ from pyspark_rmq.cluster_read.ends import (
     ranges_at_brokers,
     unknown_topic,
 )
-from pyspark_rmq.cluster_read.frames import queue_of
 from pyspark_rmq.cluster_read.log_figures import LogFigures
+from pyspark_rmq.cluster_read.range_reader import queue_of
 from pyspark_rmq.position.position import Queue
 from rmq_store.cluster import CheckedTopics, Cluster, MessageQueue, QueueRange, TopicAt, at_brokers
 

@@ -1,8 +1,8 @@
 """`consume(..., idempotency=...)`: each message of a query takes effect once, by `rmq_store.reliable`. Executors.
 
 Each Python worker makes its own engine and its own `Idempotency`, from references; neither is pickled.
-`rmq_store.reliable.inbox.once` decides which rows are done. This module passes the rows to it, and handles the answers
-of the handler:
+`rmq_store.reliable.inbox.exactly_once` decides which rows are done. This module passes the rows to it, and handles the
+answers of the handler:
 
     all rows are done         the transaction with their effects and inbox records commits
     some failed by an answer  it is rolled back, and the handler is called again with the others

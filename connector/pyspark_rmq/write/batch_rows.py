@@ -62,7 +62,7 @@ def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _halved(rows.slice(half))
 
 
-class _Place(NamedTuple):
+class _MessageLocation(NamedTuple):
     """Queue and offset of the message of a row; no broker name if the rows have none."""
 
     broker_name: str | None
@@ -92,7 +92,7 @@ class BatchRows:
 
     def _fill(self, frame: DataFrame) -> None:
         writer = None
-        last: _Place | None = None
+        last: _MessageLocation | None = None
         pieces = foreach_batch.map_in_arrow(frame, Cutter(self._chunk_rows).__call__, "piece binary")
         for row in pieces.toLocalIterator():
             for piece in pa.ipc.open_stream(row[0]):
@@ -149,9 +149,9 @@ class BatchRows:
         self._file.close()
 
 
-def _check_single(rows: pa.RecordBatch, before: _Place | None) -> _Place | None:
+def _check_single(rows: pa.RecordBatch, before: _MessageLocation | None) -> _MessageLocation | None:
     """Refuse several rows of one message: all but the first would be left out as done. They are neighbours unless they
-    were shuffled. `before` is the place of the row before these rows. Returns that of the last row.
+    were shuffled. `before` is the location of the row before these rows. Returns that of the last row.
 
     Without a column brokerName, rows of different brokers with the same commitLogOffset count as one message.
     """
@@ -159,9 +159,11 @@ def _check_single(rows: pa.RecordBatch, before: _Place | None) -> _Place | None:
     if "commitLogOffset" not in names or not rows.num_rows:
         return None
     brokers = rows.column("brokerName") if "brokerName" in names else pa.nulls(rows.num_rows, pa.string())
-    places = pa.table([brokers, rows.column("commitLogOffset")], names=["brokerName", "commitLogOffset"])
-    first, last = (_Place(*(column[at].as_py() for column in places.columns)) for at in (0, rows.num_rows - 1))
-    counted = places.group_by(places.column_names).aggregate([([], "count_all")])
+    locations = pa.table([brokers, rows.column("commitLogOffset")], names=["brokerName", "commitLogOffset"])
+    first, last = (
+        _MessageLocation(*(column[at].as_py() for column in locations.columns)) for at in (0, rows.num_rows - 1)
+    )
+    counted = locations.group_by(locations.column_names).aggregate([([], "count_all")])
     several = counted.filter(pc.field("count_all") > 1)
     log_offset = several["commitLogOffset"][0].as_py() if several.num_rows else first.log_offset
     if several.num_rows or first == before:

@@ -24,7 +24,7 @@ from pyspark_rmq.access.cluster_pool import give_back, take
 from pyspark_rmq.access.spark_worker import spare_modules
 from pyspark_rmq.options.options import SinkOptions
 from pyspark_rmq.schema.schema import SinkColumns, send_back_columns, sink_columns
-from pyspark_rmq.write.sink import BatchWrite, TaskReport, Unit
+from pyspark_rmq.write.sink import BatchWrite, TaskReport, Unit, transaction_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,7 +115,7 @@ class ClusterRows(_ClusterSink):
         self._columns = columns
 
     def settings(self) -> SinkSettings:
-        """The same as the engine's settings."""
+        """The options as the engine's settings."""
         from rmq_store.cluster import EncoderSettings, PipelineSettings, SinkSettings
 
         options, sink = self._options, self._sink_options
@@ -146,8 +146,7 @@ class ClusterRows(_ClusterSink):
             )
 
     def _name(self, kind: str, name: str) -> str:
-        # Each target counts for itself, as in a store. No topic name has a "/" in it.
-        return f"{kind}/{self._options.topic or ''}/{name}" if kind == "txn" else f"{kind}/{name}"
+        return f"{kind}/{transaction_key(self._options, name) if kind == 'txn' else name}"
 
     def _task(self, cluster: Cluster, part: WritePart) -> Any:
         from rmq_store.cluster import SinkTask
@@ -168,7 +167,7 @@ class ClusterSendBacks(_ClusterSink):
         self._names = send_back_columns(schema, of_cluster=True)
 
     def settings(self) -> SendBackSettings:
-        """The same as the engine's settings."""
+        """The options as the engine's settings."""
         from rmq_store.cluster import SendBackSettings
 
         sink = self._sink_options

@@ -65,6 +65,13 @@ class Sink(Protocol):
         """Remove what failed writes have left that nobody reads."""
 
 
+def transaction_key(options: SinkOptions, application: str) -> str:
+    """The name of the numbered writes of an application (txnAppId). Each target counts for itself, as a Delta table
+    does. No topic name has a "/" in it.
+    """
+    return f"{options.topic or ''}/{application}"
+
+
 def sink_of(options: SinkOptions, schema: StructType, overwrite: str | None) -> Sink:
     """Check a write on the driver, and return its sink. `overwrite` names a mode that would replace rows; None: no such
     mode was asked for.

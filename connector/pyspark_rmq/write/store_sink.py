@@ -38,7 +38,7 @@ from pyspark_rmq.access.store_writer import (
 from pyspark_rmq.options.options import SinkOptions
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.schema.schema import send_back_columns, sink_columns
-from pyspark_rmq.write.sink import BatchWrite, MicroBatch, TaskReport, Unit
+from pyspark_rmq.write.sink import BatchWrite, MicroBatch, TaskReport, Unit, transaction_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,13 +150,12 @@ class StoreRows(_StoreSink):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         super().__init__(options)
         self._columns = sink_columns(schema, topic_given=options.topic is not None, use_queue_id=options.use_queue_id)
-        # Looked at on the driver, which does not learn the number of a batch here; the tasks do. Where nothing is, the
-        # tasks make the store: only they learn whether the write is refused.
+        # The driver looks for the store here, and does not know the number of the batch yet. If there is no store, the
+        # tasks make it: they know the number, and only they learn whether the write is refused.
         self._is_there = is_there_to_write(options)
 
     def _marker(self, purpose: str, name: str, value: int) -> Marker:
-        # Each target of a batch write counts for itself, as a Delta table does. No topic name has a "/" in it.
-        key = f"{self._options.topic or ''}/{name}" if purpose == "txn" else name
+        key = transaction_key(self._options, name) if purpose == "txn" else name
         return Marker(purpose, key, value, self._options.repeatable)
 
     def _prepare(self, unit: Unit) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from rmq_store.errors import REPAIR_MOVES_IT_AWAY, NotAStoreError, development_version
 from rmq_store.files import durable
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _RECORD = struct.Struct("<8sqqqqqq40sqqq")
 _CRC = struct.Struct("<I")

@@ -9,7 +9,7 @@ the table, or a foreign entry in a directory that a writer writes to. Unknown fi
 JSON tables are no reason to refuse: they are kept byte for byte.
 """
 
-from rmq_store.kinds.signs import (
+from rmq_store.kinds.detection import (
     Seen,
     find_kinds,
     is_only_read,

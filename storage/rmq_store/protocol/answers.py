@@ -9,8 +9,9 @@
                                 NOT_AT_SLAVE
     0, 19, 20, 21 of a pull     it tells the range of the queue: PULL_CODES
 
-Two judgements are made elsewhere: the fate of a send (`client.delivery.outcome`), and the repetition of a send
-by a producer (`client.producer.producer_config`), as in Java.
+Three judgements are made elsewhere: the fate of a send (`client.delivery.outcome`); the repetition of a send by a
+producer (`client.producer.producer_config`), as in Java; the repetition of a question while rows are in doubt
+(`client.delivery.queue_reading`, as `is_passing` of `gather.waiting`), which waits for a failure of the broker (1) too.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from typing import Final
 
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 
-V5_0_0: Final = 413
-"""MQVersion.V5_0_0: brokers write their version into answers."""
 BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.TOO_MANY_REQUESTS))
 GROUP_UNKNOWN: Final = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.CONSUMER_NOT_ONLINE)
 NOT_AT_SLAVE: Final = (

@@ -101,7 +101,11 @@ _PASSING_CODES: Final = frozenset(
 
 
 class ClientError(StoreError):
-    """An error between a client and a broker."""
+    """An error between a client and a broker. `doubt`: of a send, the error of an earlier try after which a broker may
+    have stored the messages, whatever this error says of the last try.
+    """
+
+    doubt: ClientError | None = None
 
 
 class RemotingError(ClientError):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.properties.property_string import KEYS, TAGS
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

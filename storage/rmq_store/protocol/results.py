@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 class QueueRange(NamedTuple):

@@ -25,7 +25,7 @@ from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id, offset_message_ids
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.protocol.messages import MessageExt, add_properties
 
 _NAMES = [field.name for field in fields(MessageExt)]

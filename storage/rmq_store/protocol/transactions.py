@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageExt
 from rmq_store.protocol.results import SendResult
 

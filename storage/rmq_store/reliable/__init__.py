@@ -17,8 +17,8 @@ from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.inbox.batches import Batch, BatchResult, BatchWriter
 from rmq_store.reliable.inbox.consume_counters import ConsumeCounts
 from rmq_store.reliable.inbox.deliveries import id_properties
+from rmq_store.reliable.inbox.exactly_once import RowsFailedError
 from rmq_store.reliable.inbox.idempotency import Idempotency, ReceiveCounts
-from rmq_store.reliable.inbox.once import RowsFailedError
 from rmq_store.reliable.outbox.outbox import Flushed, Outbox
 from rmq_store.reliable.outbox.resend_times import ResendBackoff
 from rmq_store.reliable.outbox.stub import Stub

@@ -25,7 +25,6 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.access.request_check import RequestCheck
 from rmq_store.server.access.users import Users
-from rmq_store.server.alone import open_alone, server_lock
 from rmq_store.server.grpc_ports import GrpcPorts
 from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.housekeeping import Housekeeping, Step
@@ -47,11 +46,11 @@ from rmq_store.server.requests.held_requests import Held
 from rmq_store.server.requests.request import Peer, Request
 from rmq_store.server.requests.worker_pool import Work, WorkerPool
 from rmq_store.server.services import Parts, services, start_pools
+from rmq_store.server.single_server_lock import open_alone, server_lock
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
 from rmq_store.server.transport.tls import TlsFiles, server_context
-from rmq_store.server.warm_up import WarmUp
 
 if TYPE_CHECKING:
     from rmq_store.remoting.transport.settings import ClusterSettings
@@ -141,7 +140,7 @@ class BrokerServer:
             grpc_ports.check_beside(tls)
         self._users = Users(Path(acl_file)) if acl_file is not None else None
         self._is_admin = admin
-        self._warm_up = WarmUp()
+        self._warm_up = _WarmUp()
         context = server_context(tls) if tls is not None else None
         self._dispatcher: Dispatcher | None = None
         self.grpc_address: str | None = None
@@ -336,3 +335,25 @@ class BrokerServer:
             *((Step("users", _USERS_S, self._users.reload_if_changed),) if self._users is not None else ()),
             Step("questions about transactions", _CHECKS_S, self._checks.round),
         )
+
+
+class _WarmUp:
+    """Lets pyarrow load pandas, as it does when it first makes an array of a list, in a thread of its own: not while
+    the first batch of a client waits, and not before a client is there. It takes half a second of a processor, which
+    many tests never need.
+    """
+
+    def __init__(self) -> None:
+        self.is_begun = False
+
+    def begin(self) -> None:
+        """Begin, the first time. Does not wait."""
+        if not self.is_begun:
+            self.is_begun = True
+            threading.Thread(target=_make_an_array, name="rmq-broker-warm-up", daemon=True).start()
+
+
+def _make_an_array() -> None:
+    import pyarrow as pa
+
+    pa.array([b""])

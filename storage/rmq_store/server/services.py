@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from rmq_store.format.text.host import Host
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.server.admin.changes import Changes
 from rmq_store.server.admin.cleaning import Cleaning
 from rmq_store.server.admin.group_progress import GroupProgress

@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _broker_module() -> ModuleType:
-    from rmq_store.late.imports import no_collection
+    from rmq_store.lazy.imports import no_collection
 
     with no_collection():
         from rmq_store.testing import broker

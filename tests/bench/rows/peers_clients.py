@@ -71,14 +71,14 @@ class Seen:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._seen = 0
         self._first_s = 0.0
         self._last_s = 0.0
         self._done = threading.Event()
 
     def __call__(self, messages: Sequence[Any], context: object) -> ConsumeConcurrentlyStatus:
-        with self._turn:
+        with self._lock:
             if not self._seen:
                 self._first_s = time.perf_counter()
             self._seen += len(messages)

@@ -54,7 +54,7 @@ class Driver:
         return self
 
     def plan(self) -> list[tuple[Any, ...]]:
-        """The slices of the next batch, some seconds later. What was planned before is completed with that."""
+        """Plan the next batch, some seconds later; this completes the batch before it. Returns its slices."""
         self._world.sleep(5)
         self._world.now_plans = self
         assert self.position is not None

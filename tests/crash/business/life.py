@@ -186,7 +186,7 @@ class Life:
 
     def _people(self, setting: Setting, stubs: sa.Engine, other: sa.Engine, found: judge.Found) -> None:
         from rmq_store.reliable import Inboxes
-        from rmq_store.reliable.desk import manual_work
+        from rmq_store.reliable.operator import manual_work
 
         self._seen["rounds of people"] += 1
         setting.words[Word.CLOCK_MS] += _HOUR_MS
@@ -198,7 +198,7 @@ class Life:
             row = found.orders.get(message_id)
             if row is not None and not row.kills and found.status.get(message_id) == "unconfirmed":
                 outcome = manual_work.retry(inboxes, setting.tables, message_id, setting.clock()())
-                self._seen["retried by people"] += outcome is manual_work.Outcome.CHANGED
+                self._seen["retried by people"] += outcome is manual_work.ManualResult.CHANGED
 
 
 def _redrive(setting: Setting, group: str) -> int:

@@ -128,17 +128,19 @@ def arm_relay(trap: Trap) -> None:
 
 
 def arm_consumer(trap: Trap) -> None:
-    from rmq_store.reliable.inbox import receipts
+    from rmq_store.reliable.inbox import delivery_log
     from rmq_store.reliable.inbox.effect import Effect
-    from rmq_store.reliable.inbox.once import Once
+    from rmq_store.reliable.inbox.exactly_once import ExactlyOnce
     from rmq_store.reliable.inbox.redis_filter import Known, RedisFilter
 
-    trap.before(receipts, "receive", CONSUMER[0])
+    trap.before(delivery_log, "receive", CONSUMER[0])
     trap.after(RedisFilter, "claim", CONSUMER[1], lambda known, *_: Known.OURS in known.values())
-    trap.after(Once, "_receive", CONSUMER[2], lambda _, self, attempt: attempt.received.ours)
+    trap.after(ExactlyOnce, "_receive", CONSUMER[2], lambda _, self, attempt: attempt.received.ours)
     # CONSUMER[3] is reached by the handlers.
     trap.after(Effect, "confirm", CONSUMER[4])
-    trap.before(Once, "_confirm_elsewhere", CONSUMER[5], lambda self, attempt: attempt.recorded())
+    trap.before(ExactlyOnce, "_confirm_elsewhere", CONSUMER[5], lambda self, attempt: attempt.recorded())
     trap.before(RedisFilter, "done", CONSUMER[6], lambda self, message_ids: message_ids)
-    trap.after(Once, "_run", CONSUMER[7], lambda verdicts, *_: any(o.is_success for o in verdicts.outcomes.values()))
-    trap.after(Once, "_fail", CONSUMER[8])
+    trap.after(
+        ExactlyOnce, "_run", CONSUMER[7], lambda verdicts, *_: any(o.is_success for o in verdicts.outcomes.values())
+    )
+    trap.after(ExactlyOnce, "_fail", CONSUMER[8])

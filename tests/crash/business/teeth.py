@@ -13,15 +13,17 @@ from crash.protections import protection
 
 @protection("inbox_apart", "writes that a message is done in a transaction before that of its effect")
 def _inbox_apart() -> Iterator[None]:
-    from rmq_store.reliable.inbox import effect, inbox, receipts
+    from rmq_store.reliable.inbox import delivery_log, effect, inbox
 
     def run(
         self: effect.Effect, fingerprints: inbox.Fingerprints, handle: effect.Handle, *, may_wait: bool
     ) -> tuple[set[str], set[str]]:
-        places, message_ids = self._places, set(fingerprints)
+        group_tables, message_ids = self._group_tables, set(fingerprints)
         mine = effect.transact(
-            places.engine,
-            lambda connection: inbox.insert_set(connection, places.tables, places.group, message_ids, self._clock()),
+            group_tables.engine,
+            lambda connection: inbox.insert_set(
+                connection, group_tables.tables, group_tables.group, message_ids, self._clock()
+            ),
         )
 
         def work(connection: sa.Connection) -> tuple[set[str], set[str]]:
@@ -29,10 +31,10 @@ def _inbox_apart() -> Iterator[None]:
                 self._handlers.run(connection, lambda: handle(connection, frozenset(mine)))
             if void := self.confirm(connection, message_ids, self._clock()) & mine:
                 raise effect.VoidStubsError(void)
-            receipts.delete(connection, places.tables, places.group, message_ids)
+            delivery_log.delete(connection, group_tables.tables, group_tables.group, message_ids)
             return mine, set()
 
-        return effect.transact(places.engine, work)
+        return effect.transact(group_tables.engine, work)
 
     with mock.patch.object(effect.Effect, "run", run):
         yield
@@ -53,24 +55,25 @@ def _no_inbox() -> Iterator[None]:
 
 @protection("redis_decides", "answers success to a message that Redis says is in work, as the document")
 def _redis_decides() -> Iterator[None]:
-    from rmq_store.reliable.inbox import once, redis_filter
+    from rmq_store.reliable.inbox import exactly_once, redis_filter
 
     init = redis_filter.RedisFilter.__init__
-    receive = once.Once._receive
+    receive = exactly_once.ExactlyOnce._receive
 
-    def believe(self: once.Once, attempt: Any) -> None:
+    def believe(self: exactly_once.ExactlyOnce, attempt: Any) -> None:
         there = (redis_filter.Known.PROCESSING, redis_filter.Known.DONE)
-        attempt.settle([each for each, known in attempt.known.items() if known in there], once.Outcome.DUPLICATE)
+        done = [each for each, known in attempt.known.items() if known in there]
+        attempt.settle(done, exactly_once.HandlerOutcome.DUPLICATE)
         if attempt.unsettled():
             receive(self, attempt)
         else:
-            attempt.received = once.Received()
+            attempt.received = exactly_once.Received()
 
     def without_lease(self: redis_filter.RedisFilter, *arguments: Any, **named: Any) -> None:
         init(self, *arguments, **{**named, "lease_ms": 600_000})
 
     with (
-        mock.patch.object(once.Once, "_receive", believe),
+        mock.patch.object(exactly_once.ExactlyOnce, "_receive", believe),
         mock.patch.object(redis_filter.RedisFilter, "__init__", without_lease),
     ):
         yield
@@ -78,17 +81,17 @@ def _redis_decides() -> Iterator[None]:
 
 @protection("later_is_success", "has no leases, and answers success to a message that the log says is in work")
 def _later_is_success() -> Iterator[None]:
-    from rmq_store.reliable.inbox import idempotency, once
+    from rmq_store.reliable.inbox import exactly_once, idempotency
 
     init = idempotency.Idempotency.__init__
 
     def without_lease(self: idempotency.Idempotency, *arguments: Any, **named: Any) -> None:
         init(self, *arguments, **{**named, "lease_ms": 6 * 3_600_000, "busy_wait_ms": 0})
 
-    is_success = property(lambda outcome: outcome is not once.Outcome.FAILED)
+    is_success = property(lambda outcome: outcome is not exactly_once.HandlerOutcome.FAILED)
     with (
         mock.patch.object(idempotency.Idempotency, "__init__", without_lease),
-        mock.patch.object(once.Outcome, "is_success", is_success),
+        mock.patch.object(exactly_once.HandlerOutcome, "is_success", is_success),
     ):
         yield
 
@@ -96,34 +99,36 @@ def _later_is_success() -> Iterator[None]:
 @protection("stub_says_done", "takes a message for done when one group has confirmed its stub")
 def _stub_says_done() -> Iterator[None]:
     from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, Tables
-    from rmq_store.reliable.inbox import receipts
+    from rmq_store.reliable.inbox import delivery_log
     from rmq_store.reliable.outbox import stub
 
-    state = receipts._state
+    state = delivery_log._state
 
     def one_group_confirms(tables: Tables) -> sa.Update:
         of = tables.stub
         return of.update().where(of.c.status == UNCONFIRMED).values(status=CONFIRMED, pending_groups=0)
 
-    def by_status(tables: Tables, group: str, ids: list[str], *, with_stubs: bool) -> sa.CompoundSelect[Any]:
+    def by_status(
+        tables: Tables, group: str, ids: list[str], fingerprint: sa.ColumnElement[Any], *, with_stubs: bool
+    ) -> sa.CompoundSelect[Any]:
         of = tables.stub
         asked = sa.select(sa.literal_column("'stub'"), of.c.message_id, of.c.status, of.c.created_ms).where(
             of.c.message_id.in_(ids), of.c.status == CONFIRMED
         )
-        return sa.union_all(*state(tables, group, ids, with_stubs=with_stubs).selects, asked)
+        return sa.union_all(*state(tables, group, ids, fingerprint, with_stubs=with_stubs).selects, asked)
 
     with (
         mock.patch.object(stub, "_one_group_less", one_group_confirms),
-        mock.patch.object(receipts, "_state", by_status),
+        mock.patch.object(delivery_log, "_state", by_status),
     ):
         yield
 
 
 @protection("unseen_doubt", "does not say that an effect elsewhere may have happened twice")
 def _unseen_doubt() -> Iterator[None]:
-    from rmq_store.reliable.inbox import once
+    from rmq_store.reliable.inbox import exactly_once
 
-    with mock.patch.object(once.Once, "_doubt", lambda *_: None):
+    with mock.patch.object(exactly_once.ExactlyOnce, "_doubt", lambda *_: None):
         yield
 
 

@@ -23,6 +23,7 @@ from typing import Final, Self
 from helpers.cluster.stub_server import StubLoop
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder
+from rmq_store.server.transport.accepting import stop_accepting
 
 _READ_BYTES: Final = 1 << 16
 _LENGTH_BYTES: Final = 4
@@ -159,13 +160,14 @@ class FaultProxy:
         self.port = server.sockets[0].getsockname()[1]
         return server
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = _Link(self, reader, writer)
         self._links.add(link)
-        try:
-            await link.run()
-        finally:
-            self._links.discard(link)
+        link.start()
+
+    def ended(self, link: _Link) -> None:
+        """Forget a client that has gone."""
+        self._links.discard(link)
 
     def _reset_all(self) -> None:
         for link in list(self._links):
@@ -173,8 +175,8 @@ class FaultProxy:
 
     async def _cut_off(self) -> None:
         if self._server is not None:
-            self._server.close()
-            self._server = None
+            server, self._server = self._server, None
+            await stop_accepting([server])
         self._reset_all()
 
 
@@ -187,9 +189,14 @@ class _Link:
         self._writer = writer
         self._to_server: asyncio.StreamWriter | None = None
         self._codes: dict[int, int] = {}
+        self._running: asyncio.Future[None] | None = None
 
-    async def run(self) -> None:
+    def start(self) -> None:
         """Pass bytes on until one side has ended."""
+        self._running = asyncio.ensure_future(self._run())
+        self._running.add_done_callback(self._end)
+
+    async def _run(self) -> None:
         host, _, port = self._proxy.target.rpartition(":")
         with contextlib.suppress(OSError):
             await self._proxy.passable()
@@ -201,6 +208,9 @@ class _Link:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
+
+    def _end(self, _: asyncio.Future[None]) -> None:
+        self._proxy.ended(self)
         for writer in (self._writer, self._to_server):
             if writer is not None:
                 writer.close()

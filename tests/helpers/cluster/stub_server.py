@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from rmq_store.client import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
+from rmq_store.server.transport.accepting import stop_accepting
 
 T = TypeVar("T")
 Answer = RemotingCommand | bytes | None
@@ -62,10 +63,16 @@ class StubConnection:
         self.writer = writer
         self.bytewise = server.bytewise
         self.requests: list[RemotingCommand] = []
+        self._serving: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    async def serve(self) -> None:
+    def start(self) -> None:
+        """Serve until the client ends the connection; in the thread of the servers only."""
+        self._serving = asyncio.ensure_future(self._serve())
+        self._serving.add_done_callback(lambda _: self.writer.close())
+
+    async def _serve(self) -> None:
         decoder = FrameDecoder()
         with suppress(OSError, RemotingCommandError, asyncio.CancelledError):
             while data := await self.reader.read(1 << 16):
@@ -88,7 +95,7 @@ class StubConnection:
         with suppress(OSError):
             found = await answer if inspect.isawaitable(answer) else answer
             data = self._bytes(found, command)
-            async with self._turn:
+            async with self._lock:
                 for piece in [data[at : at + 1] for at in range(len(data))] if self.bytewise else [data]:
                     self.write(piece)
                     await self.writer.drain()
@@ -165,11 +172,11 @@ class StubServer:
         self.port = server.sockets[0].getsockname()[1]
         return server
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = StubConnection(self, reader, writer)
         self.connections.append(connection)
         self.accepted += 1
-        await connection.serve()
+        connection.start()
 
     def stop(self) -> None:
         """No longer listen, and end all connections, as a broker that is killed."""
@@ -177,8 +184,8 @@ class StubServer:
 
     async def _stop(self) -> None:
         if self._server is not None:
-            self._server.close()
-            self._server = None
+            server, self._server = self._server, None
+            await stop_accepting([server])
         for connection in list(self.connections):
             connection.writer.transport.abort()
 

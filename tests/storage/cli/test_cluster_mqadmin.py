@@ -20,7 +20,6 @@ from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.protocol.bodies.routes import BrokerData, ClusterInfo
 from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.remoting.admin.versions import version_name
 
 Ask = Callable[..., Result]
 A, B = "broker-000", "broker-001"
@@ -523,8 +522,3 @@ def test_a_message_is_sent_to_the_broker_that_is_named(ask: Ask, cluster: Admini
     assert cluster.brokers[B].queues.topics["Orders"][1].end == 6
     shown = passed(ask("consumeMessage", "-t", "Orders", "-b", B, "-i", "1", "-o", "5"))
     assert "BODY: tea\n" in shown
-
-
-def test_names_of_versions_are_those_of_java() -> None:
-    known = {121: "121", 213: "V4_0_0", 232: "V4_1_0_SNAPSHOT", 407: "V4_9_7", 413: "V5_0_0", 513: "V5_5_0"}
-    assert {number: version_name(number) for number in known} == known

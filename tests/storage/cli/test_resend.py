@@ -19,7 +19,7 @@ from rmq_store.cli import commands
 from rmq_store.cli.outbox import resend_list
 from rmq_store.reliable import Tables, open_engine
 from rmq_store.reliable.database import leases, manual_list
-from rmq_store.reliable.desk import stub_status
+from rmq_store.reliable.operator import stub_status
 
 from .changing import NOW_MS
 
@@ -50,7 +50,7 @@ def engine(database: str, tables: Tables) -> Iterator[sa.Engine]:
 def resend(database: str, monkeypatch: pytest.MonkeyPatch) -> Resend:
     """`resend("list", "--json")`, at NOW_MS; `answer`: somebody sits at the terminal and types it."""
     monkeypatch.setattr(leases, "now_ms", lambda: NOW_MS)
-    monkeypatch.setattr("rmq_store.reliable.desk.message_report.now_ms", lambda: NOW_MS)
+    monkeypatch.setattr("rmq_store.reliable.operator.message_report.now_ms", lambda: NOW_MS)
 
     def invoke(*words: str, answer: str | None = None) -> Result:
         with pytest.MonkeyPatch.context() as patch:

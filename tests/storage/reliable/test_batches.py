@@ -19,9 +19,9 @@ from rmq_store.errors import HandlerTransactionError
 from rmq_store.reliable import Tables
 from rmq_store.reliable.database.inserting import insert_rows
 from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED
-from rmq_store.reliable.inbox import inbox, receipts
+from rmq_store.reliable.inbox import delivery_log, inbox
 from rmq_store.reliable.inbox.batches import BATCHES_KEPT, Batch, BatchResult, BatchWriter, Chunk
-from rmq_store.reliable.inbox.receipts import Receipt
+from rmq_store.reliable.inbox.deliveries import Delivery
 from rmq_store.reliable.outbox import stub
 
 TABLES = Tables()
@@ -207,9 +207,9 @@ def test_high_water_marks_are_kept_although_the_batch_fails_and_log_rows_go_when
     engine: sa.Engine,
 ) -> None:
     """The mark says what has arrived. A log row is left of a consumer of the group that had failed on the message."""
-    received = [Receipt(message_id, "broker", "T", 0, 7, 0, 1, False) for message_id in "AC"]
+    received = [Delivery(message_id, "broker", "T", 0, 7, 0, 1, False) for message_id in "AC"]
     with engine.begin() as connection:
-        receipts.receive(connection, TABLES, "G", received, token="t", now_ms=1, lease_ms=1, marks={})
+        delivery_log.receive(connection, TABLES, "G", received, token="t", now_ms=1, lease_ms=1, marks={})
 
     def fail(connection: sa.Connection, rows: pa.RecordBatch) -> None:
         raise LookupError("no such customer")

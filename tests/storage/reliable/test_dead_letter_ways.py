@@ -15,7 +15,7 @@ from rmq_store.client import LocalBackend, Message, MessageExt, Producer, PushCo
 from rmq_store.reliable import Idempotency, Inboxes, Outbox, Relay, RelayService, Tables, create_tables, open_engine
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import now_ms
-from rmq_store.reliable.desk.manual_work import Outcome, retry
+from rmq_store.reliable.operator.manual_work import ManualResult, retry
 
 
 class Shop:
@@ -116,7 +116,7 @@ def test_a_retried_dead_letter_is_sent_from_its_stub_done_once_and_not_listed_ag
     message_id = dead_letter(shop)
     shop.is_well = True
     assert shop.service.run_once().relay.resent == 0, "nobody sends a dead letter again by himself"
-    assert retry(Inboxes(shop.engine), shop.tables, message_id, now_ms()) is Outcome.CHANGED
+    assert retry(Inboxes(shop.engine), shop.tables, message_id, now_ms()) is ManualResult.CHANGED
     assert shop.listed() == []
     assert shop.service.run_once().relay.sent == 1
     wait_for(lambda: shop.status(message_id) == "confirmed")
@@ -127,7 +127,7 @@ def test_a_retried_dead_letter_is_sent_from_its_stub_done_once_and_not_listed_ag
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 def test_a_retry_that_fails_again_is_a_new_entry(shop: Shop) -> None:
     message_id = dead_letter(shop)
-    assert retry(Inboxes(shop.engine), shop.tables, message_id, now_ms()) is Outcome.CHANGED
+    assert retry(Inboxes(shop.engine), shop.tables, message_id, now_ms()) is ManualResult.CHANGED
     assert shop.service.run_once().relay.sent == 1
     wait_for(lambda: shop.service.run_once().collected.read == 1)
     assert (shop.listed(), shop.done()) == ([(message_id, "dead_letter")], [])

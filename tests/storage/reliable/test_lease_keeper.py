@@ -16,7 +16,7 @@ from helpers.consuming import KINDS, Clock, Consumer, Databases, Worker, message
 from rmq_store.client import MessageExt
 from rmq_store.reliable import Tables
 from rmq_store.reliable.database.leases import now_ms
-from rmq_store.reliable.inbox import receipts
+from rmq_store.reliable.inbox import delivery_log
 from rmq_store.reliable.inbox.lease_keeper import LeaseKeeper
 
 
@@ -113,7 +113,7 @@ def test_a_renewal_that_fails_is_tried_again(
 
     cg.put_log(lease_token="ours", lease_until_ms=5)
     keeper = keeper_of(cg)
-    monkeypatch.setattr(receipts, "renew", away)
+    monkeypatch.setattr(delivery_log, "renew", away)
     with keeper.hold(["M1"], "ours"):
         keeper.renew()
         assert "a lease is not renewed yet (OperationalError)" in caplog.text

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from rmq_store.reliable import Tables, open_engine
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import now_ms
-from rmq_store.reliable.desk import manual_work, message_report, stub_status
-from rmq_store.reliable.desk.manual_work import Outcome
+from rmq_store.reliable.operator import manual_work, message_report, stub_status
+from rmq_store.reliable.operator.manual_work import ManualResult
 from rmq_store.reliable.relay.inboxes import Inboxes
 
 
@@ -76,7 +76,7 @@ def test_a_retry_is_a_first_send_again(engine: sa.Engine, tables: Tables) -> Non
         connection.execute(sa.insert(tables.log), [log, log | {"group_name": "other"}])
         for reason in manual_list.REASONS:
             manual_list.add(connection, tables, "A1", "cg", reason, "", 1)
-    assert manual_work.retry(Inboxes(engine), tables, "A1", 1_234) is Outcome.CHANGED
+    assert manual_work.retry(Inboxes(engine), tables, "A1", 1_234) is ManualResult.CHANGED
     with engine.connect() as connection:
         row = connection.execute(sa.select(tables.stub)).one()
         entries = manual_list.list_entries(connection, tables, limit=9)
@@ -103,7 +103,7 @@ def test_a_group_that_gives_a_message_up_during_a_retry_stays_on_the_list(
 
     with monkeypatch.context() as patch:
         patch.setattr(manual_work.manual_list, "remove", give_up_then_remove)
-        assert manual_work.retry(Inboxes(engine), tables, "A1", 1_234) is Outcome.CHANGED
+        assert manual_work.retry(Inboxes(engine), tables, "A1", 1_234) is ManualResult.CHANGED
     with engine.connect() as connection:
         left = manual_list.list_entries(connection, tables, limit=9)
     assert [(entry.group_name, entry.reason) for entry in left] == [("other", "dead_letter")]
@@ -112,15 +112,15 @@ def test_a_group_that_gives_a_message_up_during_a_retry_stays_on_the_list(
 def test_a_stub_that_is_confirmed_between_plan_and_change_stays_as_it_is(engine: sa.Engine, tables: Tables) -> None:
     inboxes = Inboxes(engine)
     insert_stub(engine, tables, "A1", "cg", **SENT)
-    assert manual_work.plan(inboxes, tables, ["A1"], "retry") == {"A1": Outcome.CHANGED}
+    assert manual_work.plan(inboxes, tables, ["A1"], "retry") == {"A1": ManualResult.CHANGED}
     with engine.begin() as connection:
         connection.execute(sa.update(tables.stub).values(status="confirmed"))
-    assert manual_work.retry(inboxes, tables, "A1", 1) is Outcome.CONFIRMED
-    assert manual_work.void_message(inboxes, tables, "A1") is Outcome.CONFIRMED
-    assert manual_work.retry(inboxes, tables, "nobody", 1) is Outcome.NO_STUB
+    assert manual_work.retry(inboxes, tables, "A1", 1) is ManualResult.CONFIRMED
+    assert manual_work.void_message(inboxes, tables, "A1") is ManualResult.CONFIRMED
+    assert manual_work.retry(inboxes, tables, "nobody", 1) is ManualResult.NO_STUB
     insert_stub(engine, tables, "B2", "cg", **SENT, created_ms=1_000)
-    assert manual_work.retry(inboxes, tables, "B2", 1, oldest_ms=1_001) is Outcome.TOO_OLD
-    assert manual_work.retry(inboxes, tables, "B2", 1, oldest_ms=1_000) is Outcome.CHANGED
+    assert manual_work.retry(inboxes, tables, "B2", 1, oldest_ms=1_001) is ManualResult.TOO_OLD
+    assert manual_work.retry(inboxes, tables, "B2", 1, oldest_ms=1_000) is ManualResult.CHANGED
 
 
 def test_a_void_stub_leaves_the_manual_list_but_doubts_stay(engine: sa.Engine, tables: Tables) -> None:
@@ -129,11 +129,11 @@ def test_a_void_stub_leaves_the_manual_list_but_doubts_stay(engine: sa.Engine, t
     with engine.begin() as connection:
         for reason in manual_list.REASONS:
             manual_list.add(connection, tables, "A1", "cg", reason, "", 1)
-    assert manual_work.void_message(inboxes, tables, "A1") is Outcome.CHANGED
-    assert manual_work.void_message(inboxes, tables, "A1") is Outcome.VOID
+    assert manual_work.void_message(inboxes, tables, "A1") is ManualResult.CHANGED
+    assert manual_work.void_message(inboxes, tables, "A1") is ManualResult.VOID
     report = message_report.report_of(inboxes, tables, "A1")
     assert report.stub is not None
     assert (report.stub.state, report.body, report.properties) == ("void", b"tea\xff", {"TAGS": "A"})
     assert {entry.reason for entry in report.entries} == {"in_doubt", "no_id", "same_id"}
-    assert manual_work.clear(inboxes, tables, "A1") is Outcome.CHANGED
-    assert manual_work.clear(inboxes, tables, "A1") is Outcome.NOT_LISTED
+    assert manual_work.clear(inboxes, tables, "A1") is ManualResult.CHANGED
+    assert manual_work.clear(inboxes, tables, "A1") is ManualResult.NOT_LISTED

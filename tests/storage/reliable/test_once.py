@@ -32,7 +32,7 @@ from rmq_store.backoff import Backoff
 from rmq_store.client import ConsumeConcurrentlyContext, MessageExt
 from rmq_store.errors import UsageError
 from rmq_store.reliable import ConsumeCounts, Idempotency, Tables, open_engine
-from rmq_store.reliable.inbox import effect, inbox, once, patience, receipts
+from rmq_store.reliable.inbox import delivery_log, effect, exactly_once, inbox, worker_wait
 
 
 @pytest.fixture
@@ -375,12 +375,12 @@ def test_a_worker_that_dies_at_any_point_leaves_work_that_is_done_once(
     cg.put_stub()
     handler: Any = write_effect
     where, name = {
-        "before C2": (receipts, "receive"),
+        "before C2": (delivery_log, "receive"),
         "in C3": (inbox, "insert_set"),
         "in C4": (None, ""),
         "in C5": (effect, "confirm"),
-        "in C6": (receipts, "delete"),
-        "after C6": (once.Once, "_confirm_elsewhere"),
+        "in C6": (delivery_log, "delete"),
+        "after C6": (exactly_once.ExactlyOnce, "_confirm_elsewhere"),
     }[point]
     if point == "in C4":
 
@@ -389,14 +389,14 @@ def test_a_worker_that_dies_at_any_point_leaves_work_that_is_done_once(
             raise Killed
 
     elif point == "in C6":
-        real = receipts.delete
+        real = delivery_log.delete
 
         def delete(connection: sa.Connection, tables: Tables, group: str, ids: set[str]) -> None:
             real(connection, tables, group, ids)
             if ids:
                 raise Killed
 
-        monkeypatch.setattr(receipts, "delete", delete)
+        monkeypatch.setattr(delivery_log, "delete", delete)
     else:
         monkeypatch.setattr(where, name, die)
     with pytest.raises(Killed):
@@ -510,7 +510,7 @@ def test_a_failure_that_cannot_be_written_leaves_the_lease_and_answers_later(
     def away(*_: object, **__: object) -> None:
         raise sa.exc.OperationalError("UPDATE", {}, OSError("gone"))
 
-    monkeypatch.setattr(receipts, "fail", away)
+    monkeypatch.setattr(delivery_log, "fail", away)
     assert cg.consume(message(), handler=boom) == 0
     (row,) = cg.log()
     assert row["lease_until_ms"] > cg.clock()
@@ -523,7 +523,7 @@ def test_a_database_that_is_away_fails_the_message_and_nothing_else(
     def away(*_: object, **__: object) -> None:
         raise sa.exc.OperationalError("SELECT", {}, OSError("gone"))
 
-    monkeypatch.setattr(receipts, "receive", away)
+    monkeypatch.setattr(delivery_log, "receive", away)
     assert cg.consume(message()) == 0
     assert cg.effects() == []
     monkeypatch.undo()
@@ -683,7 +683,7 @@ def test_later_asks_for_a_delay_that_is_not_shorter_than_the_lease(cg: Consumer)
 def test_messages_are_held_while_the_database_is_away(
     cg: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = patience.begin
+    real = worker_wait.begin
     calls: list[int] = []
 
     def away_twice(*given: Any) -> Any:
@@ -692,8 +692,8 @@ def test_messages_are_held_while_the_database_is_away(
             raise sa.exc.TimeoutError("no connection")
         return real(*given)
 
-    monkeypatch.setattr(patience, "begin", away_twice)
-    monkeypatch.setattr(patience, "AWAY_PAUSES", Backoff(first_ms=10, max_ms=50))
+    monkeypatch.setattr(worker_wait, "begin", away_twice)
+    monkeypatch.setattr(worker_wait, "AWAY_PAUSES", Backoff(first_ms=10, max_ms=50))
     assert cg.consume(message()) == 1, "not later: that would cost a retry"
     assert [line.partition(" (")[0] for line in caplog.messages] == [
         "group cg: the database is away", "group cg: the database is back",
@@ -705,7 +705,7 @@ def test_a_hold_ends_with_the_consumer(cg: Consumer, monkeypatch: pytest.MonkeyP
     def away(*_: Any) -> Any:
         raise sa.exc.TimeoutError("no connection")
 
-    monkeypatch.setattr(patience, "begin", away)
+    monkeypatch.setattr(worker_wait, "begin", away)
     held = Worker(lambda: cg.consume(message()))
     assert is_waiting(cg.engine, held)
     cg.once.close()
@@ -719,14 +719,14 @@ def test_a_message_that_is_done_between_two_statements_of_the_log_is_not_begun(
     """The other worker deletes its log row with its commit: who reads the inbox first, and then finds the log free,
     would call a handler for effects elsewhere a second time.
     """
-    real = receipts.inserted_ids
+    real = delivery_log.inserted_ids
 
     def other_commits_first(connection: sa.Connection, *given: Any) -> Any:
         # On this connection, because in SQLite there is only one that writes.
         inbox.insert(connection, cg.tables, "cg", "M1", 1)
         return real(connection, *given)
 
-    monkeypatch.setattr(receipts, "inserted_ids", other_commits_first)
+    monkeypatch.setattr(delivery_log, "inserted_ids", other_commits_first)
     calls: list[MessageExt] = []
     assert cg.consume(message(), handler=calls.append, outside=True) == 1
     assert calls == []
@@ -789,7 +789,7 @@ def test_a_lost_confirmation_is_made_up_for_when_the_message_comes_again(
     apart: Consumer, stubs: sa.Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_stub(stubs, apart.tables, "M1")
-    monkeypatch.setattr(once, "confirm", away)
+    monkeypatch.setattr(exactly_once, "confirm", away)
     assert apart.consume(message()) == 1, "it is done; only a resend is not spared"
     assert "1 stubs are not confirmed" in caplog.text
     assert stub_status(stubs, apart.tables) == "unconfirmed"
@@ -802,7 +802,7 @@ def test_a_database_of_stubs_that_is_away_does_not_stop_the_work(
     apart: Consumer, stubs: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_stub(stubs, apart.tables, "M1")
-    monkeypatch.setattr(once.stub, "status_of", away)
+    monkeypatch.setattr(exactly_once.stub, "status_of", away)
     assert apart.consume(message()) == 1
     assert apart.effects() == ["1"]
 

@@ -27,7 +27,7 @@ from rmq_store.client import (
 )
 from rmq_store.reliable import ConsumeCounts, Outbox, ReceiveCounts, Relay, Tables, holding_metrics, open_engine
 from rmq_store.reliable.database import transact as of_transact
-from rmq_store.reliable.inbox import patience
+from rmq_store.reliable.inbox import worker_wait
 
 SERVERS = ("postgresql", "mariadb")
 on_servers = pytest.mark.parametrize("database_kind", SERVERS, indirect=True)
@@ -35,8 +35,8 @@ on_servers = pytest.mark.parametrize("database_kind", SERVERS, indirect=True)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "AWAY_PAUSES", Backoff(first_ms=10, max_ms=50))
-    for module in (of_transact, patience):
+    monkeypatch.setattr(worker_wait, "AWAY_PAUSES", Backoff(first_ms=10, max_ms=50))
+    for module in (of_transact, worker_wait):
         monkeypatch.setattr(module, "PAUSES", Backoff(first_ms=15, max_ms=15))
 
 

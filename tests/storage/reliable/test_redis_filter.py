@@ -13,7 +13,7 @@ from helpers import servers
 from helpers.consuming import Consumer, Databases, message, write_effect
 from rmq_store.client import MessageExt
 from rmq_store.reliable import ConsumeCounts, Tables
-from rmq_store.reliable.inbox import once
+from rmq_store.reliable.inbox import exactly_once
 from rmq_store.reliable.inbox.redis_filter import PAUSES, Known, RedisFilter, open_client
 
 DAY_MS = 24 * 3_600_000
@@ -295,8 +295,10 @@ def test_a_worker_that_dies_behind_its_key_loses_nothing(
     def die(*_: object, **__: object) -> None:
         raise KilledError
 
-    monkeypatch.setattr(once.Once, "_receive", die)
-    monkeypatch.setattr(once.Once, "_tell_redis", lambda *_, **__: None)  # a process that is gone says nothing
+    monkeypatch.setattr(exactly_once.ExactlyOnce, "_receive", die)
+    monkeypatch.setattr(
+        exactly_once.ExactlyOnce, "_tell_redis", lambda *_, **__: None
+    )  # a process that is gone says nothing
     with pytest.raises(KilledError):
         cg.consume(message())
     monkeypatch.undo()

@@ -14,7 +14,7 @@ from rmq_store import Store
 from rmq_store.client import LocalBackend, Message, MessageExt, Producer, PushConsumer
 from rmq_store.reliable import DeadLetters, Idempotency, Outbox, Relay, Tables, open_engine
 from rmq_store.reliable.database.leases import now_ms
-from rmq_store.reliable.desk.manual_work import Outcome, retry, void_message
+from rmq_store.reliable.operator.manual_work import ManualResult, retry, void_message
 from rmq_store.reliable.relay.inboxes import Inboxes
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reliable.md"
@@ -98,7 +98,7 @@ def test_sender_consumer_and_relay_need_no_other_rights(roles: Roles, scratch: P
             with outbox.begin() as connection:
                 for name in ("late", "bad", "void"):
                     outbox.add(connection, Message("Orders", name.encode()), send_now=False, message_id=name)
-            assert void_message(Inboxes(relay_engine), Tables(), "void") is Outcome.CHANGED
+            assert void_message(Inboxes(relay_engine), Tables(), "void") is ManualResult.CHANGED
             relay = Relay(producer, relay_engine)
             assert relay.run_once().sent == 2
             consumer.subscribe("Orders")
@@ -110,7 +110,7 @@ def test_sender_consumer_and_relay_need_no_other_rights(roles: Roles, scratch: P
                 time.sleep(0.02)
             assert once.purge() == 0
             assert DeadLetters(backend, relay_engine).collect("cg").read == 0
-            assert retry(Inboxes(relay_engine), Tables(), "bad", now_ms()) is Outcome.CHANGED
+            assert retry(Inboxes(relay_engine), Tables(), "bad", now_ms()) is ManualResult.CHANGED
             assert relay.run_once().sent == 1
     with roles.owner.connect() as connection:
         assert sorted(connection.scalars(sa.text("SELECT text FROM effects"))) == ["late", "tea"]

@@ -34,7 +34,7 @@ from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.admin import member_offsets
 from rmq_store.server.broker_server import BrokerServer
-from rmq_store.server.processors import calling
+from rmq_store.server.processors import client_requests
 
 
 def call(cluster: Cluster, code: int, **fields: str) -> RemotingCommand:
@@ -255,7 +255,7 @@ def test_all_members_or_one_of_them_tell_their_offsets(join: Join, cluster: Clus
 def test_a_member_that_does_not_tell_hides_no_other(
     join: Join, cluster: Cluster, orders: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calling, "CALL_TIMEOUT_MS", 200)
+    monkeypatch.setattr(client_requests, "CALL_TIMEOUT_MS", 200)
     good, silent, broken, failing = (join(name) for name in ("good", "silent", "broken", "failing"))
     good.answer = RemotingCommand(0, body=at(3).encode())
     silent.silent.set()

@@ -39,7 +39,7 @@ from rmq_store.remoting.cluster import groups, offsets
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
-from rmq_store.server.processors import calling
+from rmq_store.server.processors import client_requests
 
 PATIENCE_S = 60.0
 CPP = 1
@@ -309,7 +309,7 @@ def test_a_member_that_does_not_answer_is_given_up_and_keeps_no_thread(
 ) -> None:
     member = join()
     member.silent.set()
-    monkeypatch.setattr(calling, "CALL_TIMEOUT_MS", 300)
+    monkeypatch.setattr(client_requests, "CALL_TIMEOUT_MS", 300)
     command = RemotingCommand(307, {"consumerGroup": "cg", "clientId": "one"})
     waiting = [cluster.client.submit(cluster.settings.name_servers[0], command, 20_000) for _ in range(8)]
     assert [one.result(20).code for one in waiting] == [ResponseCode.CONSUME_MSG_TIMEOUT] * 8

@@ -145,7 +145,7 @@ def test_ten_thousand_of_twenty_thousand_pulls_wake_up_at_once(
 ) -> None:
     ones = [held(patience_ms=40_000 + number % 2) for number in range(20_000)]
     assert all(holds.hold(one) for one in ones)
-    with holds._turn:
+    with holds._lock:
         started_s = time.thread_time()
         going = holds._let_go([("Orders", 0)], lambda one: one.patience_ms == 40_000, is_last=False)
         assert time.thread_time() - started_s < 0.5
@@ -153,7 +153,7 @@ def test_ten_thousand_of_twenty_thousand_pulls_wake_up_at_once(
 
 
 def offsets_held(server: BrokerServer) -> list[int]:
-    with server._holds._turn:
+    with server._holds._lock:
         return [one.offset for ones in server._holds._held.values() for one in ones]
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from rmq_store import Message, Store
+from rmq_store.broker.pop.pop_journal import read_state
 from rmq_store.client import ResponseCode
 from rmq_store.format.properties.property_string import POP_CK
 from rmq_store.protocol.bodies.clients import BatchAck, BatchAckMessageRequestBody
@@ -262,8 +263,8 @@ def ack_all(submit: Call, *acks: BatchAck) -> RemotingCommand:
 
 def left(store: Store) -> list[tuple[int, int]]:
     """The messages in flight."""
-    given = store.pop._of("cg", "Orders").journal.state.by_queue()
-    return sorted(one.key for known in given.values() for one in known)
+    by_queue = read_state(store.path / "pyrmq" / "pop" / "cg" / "Orders").by_queue()
+    return sorted(one.key for known in by_queue.values() for one in known)
 
 
 def test_several_messages_are_acknowledged_and_void_ones_passed_over(submit: Call, orders: Store) -> None:

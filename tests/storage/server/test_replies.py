@@ -24,7 +24,7 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
-from rmq_store.server.processors import calling, replies
+from rmq_store.server.processors import client_requests, replies
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport import client_calls
 
@@ -88,7 +88,7 @@ def test_a_reply_that_reaches_nobody_is_refused(
     assert "<other> not found" in (reply(cluster, REPLY_TO_CLIENT="other").remark or "")
     asker.answer = RemotingCommand(ResponseCode.SYSTEM_ERROR, remark="not now")
     assert "not now" in (reply(cluster, REPLY_TO_CLIENT="asker").remark or "")
-    monkeypatch.setattr(calling, "CALL_TIMEOUT_MS", 200)
+    monkeypatch.setattr(client_requests, "CALL_TIMEOUT_MS", 200)
     asker.answer = None
     answer = reply(cluster, REPLY_TO_CLIENT="asker")
     assert answer.code == ResponseCode.SYSTEM_ERROR and "no answer" in (answer.remark or "")

@@ -40,7 +40,7 @@ def test_a_store_has_one_server_and_a_refused_one_changes_nothing(root: Path, sm
 
 
 def test_a_store_is_served_at_the_default_address_after_another_one(root: Path, small: StoreConfig) -> None:
-    from rmq_store.server.alone import open_alone
+    from rmq_store.server.single_server_lock import open_alone
 
     for address in ("127.0.0.1:4711", StoreConfig().broker_host):
         store, lock = open_alone(root, address, small, create=True)

@@ -50,12 +50,12 @@ class Failing(MessageListenerConcurrently):
 
     def __init__(self) -> None:
         self.times: list[int] = []
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def consume_message(
         self, messages: list[MessageExt], context: ConsumeConcurrentlyContext
     ) -> ConsumeConcurrentlyStatus:
-        with self._turn:
+        with self._lock:
             self.times += [message.reconsume_times for message in messages]
         return ConsumeConcurrentlyStatus.RECONSUME_LATER
 

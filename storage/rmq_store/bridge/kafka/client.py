@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from rmq_store.bridge.record_batches.schema import Fetched
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 class Partition(NamedTuple):

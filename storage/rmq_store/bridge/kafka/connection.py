@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmq_store.errors import UsageError, did_you_mean
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 CLIENT_ID: Final = "pyspark-rmq-mirror"
 

@@ -31,7 +31,7 @@ from rmq_store.errors import (
     RecordRefusedError,
     StoreError,
 )
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _ALL_REPLICAS: Final = -1
 # A topic that was made a moment ago has leaders that do not know it yet.

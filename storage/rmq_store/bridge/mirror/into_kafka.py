@@ -22,7 +22,7 @@ from rmq_store.errors import (
     MirrorSourceError,
     StoreError,
 )
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import RemotingError
 
 REFRESH_S: Final = 5.0

@@ -24,8 +24,8 @@ from rmq_store.bridge.mirror.report import MirrorReport, PartitionReport
 from rmq_store.bridge.mirror.source_topics import SourcePartition, SourceTopics
 from rmq_store.bridge.mirror.store_units import batch_letter, letter_bytes_max, position_rows, rmq_rules, unit_ends
 from rmq_store.bridge.record_batches.schema import Fetched
-from rmq_store.bridge.records.letter import letter_topic
 from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
+from rmq_store.bridge.records.unmappable_record import letter_topic
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import (
     CorruptBatchError,

@@ -11,7 +11,7 @@ from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaWriters
 from rmq_store.bridge.positions.kafka_positions import KafkaPositions
 from rmq_store.bridge.records.route import Route
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 

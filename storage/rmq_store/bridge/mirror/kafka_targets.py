@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaTopic
 from rmq_store.bridge.positions.topics import DEAD_LETTERS_SUFFIX
-from rmq_store.bridge.records.letter import KAFKA_RECORD_BYTES_BESIDE
 from rmq_store.bridge.records.to_kafka import MAX_AHEAD_MS, KafkaRules
+from rmq_store.bridge.records.unmappable_record import KAFKA_RECORD_BYTES_BESIDE
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 # Nobody looks after them every week.

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from rmq_store.bridge.mirror.pace import Window
 from rmq_store.bridge.positions.topics import TopicChoice, check_mirror_name
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from rmq_store import real_time
 from rmq_store.bridge.mirror.report import MirrorReport
 from rmq_store.errors import KafkaUnavailableError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 REPORT_S: Final = 2.0
 """A waiting mirror reports so often, in seconds."""

@@ -14,7 +14,7 @@ from typing import Final
 from rmq_store import real_time
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.format.text.openmetrics import Metric, MetricFamily
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 RATE_WINDOW_S: Final = 10.0
 STARTING: Final = "starting"

@@ -22,7 +22,7 @@ from rmq_store.bridge.positions.store_positions import StorePosition, StorePosit
 from rmq_store.bridge.records.route import Route
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import MirrorSourceError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.bridge.record_batches.schema import CREATE_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA
-from rmq_store.bridge.records.letter import letters_to_rmq
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import MappedToRmq, RmqRules
+from rmq_store.bridge.records.unmappable_record import letters_to_rmq
 from rmq_store.broker.rules.send_back import properties_bytes_max
 from rmq_store.broker.store.store import Store
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.log.core.layout import BLANK_BYTES
 
 UNIT_BYTES: Final = 16 << 20

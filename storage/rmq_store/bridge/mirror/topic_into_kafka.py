@@ -25,8 +25,8 @@ from rmq_store.bridge.mirror.topic_start import TopicStart
 from rmq_store.bridge.mirror.window_records import MappedWindow, map_window
 from rmq_store.bridge.positions.kafka_positions import Mark, QueuePosition, TopicPosition, transactional_id
 from rmq_store.bridge.positions.store_windows import QueueWindow, mark_below, read_window
-from rmq_store.bridge.records.letter import too_large_letter
 from rmq_store.bridge.records.to_kafka import KafkaRules
+from rmq_store.bridge.records.unmappable_record import too_large_letter
 from rmq_store.bridge.source.message_source import MessageSource
 from rmq_store.errors import (
     MirrorConflictError,

@@ -11,7 +11,7 @@ from rmq_store.bridge.positions.store_windows import changed, common_place, mark
 from rmq_store.bridge.records.origin import sources_of_records
 from rmq_store.bridge.source.message_source import MessageSource
 from rmq_store.errors import MirrorSourceError, MirrorTargetError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

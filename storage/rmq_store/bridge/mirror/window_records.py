@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from rmq_store.bridge.positions.store_windows import QueueWindow
 from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
-from rmq_store.bridge.records.letter import letters_to_kafka
 from rmq_store.bridge.records.origin import froms
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
+from rmq_store.bridge.records.unmappable_record import letters_to_kafka
 from rmq_store.format.properties.mirror_properties import MIRROR_FROM
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(slots=True)

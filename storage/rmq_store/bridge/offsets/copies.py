@@ -11,19 +11,22 @@ consumed if its copy is below the group's position. For copies that are gone, ot
 
 Dead letters of the way back were never in the source, and are not consumed, wherever they are.
 
-`missing` looks up the copies of the other mirror in the target by the same rules, with both sides exchanged.
+`count_missing` looks up the copies of the other mirror in the target by the same rules, with both sides exchanged: it
+counts the records that a group would miss if it moved now. It has not consumed them, and in the target they are not
+after its position. `seek` finds where the copies that matter begin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.bridge.offsets.translate import NO_OFFSETS, Ascending, Offsets, Origins
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.bridge.offsets.translate import NO_OFFSETS, OTHER, Ascending, Offsets, Origins
+from rmq_store.lazy.dataclasses import dataclass
 
 
 class Lost(Enum):
@@ -112,3 +115,74 @@ class Copies:
     def _at_end(self) -> None:
         if self._lost is Lost.ANY or (self._lost is Lost.OLDEST and self._first is None):
             self._gone_below = max(self._gone_below, self._next_copy())
+
+
+# -- where copies begin ------------------------------------------------------------------------------------------------
+
+Read = Callable[[int, int], Iterator[Origins]]
+"""Records of a queue at [first, end), in their order."""
+
+
+class CopiesStart(NamedTuple):
+    """`position`: copies before it have source offsets that do not matter. `seen_before`: there is a copy before it."""
+
+    position: int
+    seen_before: bool
+
+
+def seek(read: Read, start: int, end: int, source_offset: int) -> CopiesStart:
+    """A position in [`start`, `end`] of a queue before which all copies have source offsets below `source_offset`.
+
+    Copies ascend, so this is a binary search: a probe reads from the middle to the next copy. Rows that a probe has
+    passed without a copy are not read again: at most the queue is read once in all, and little where copies are dense.
+    """
+    seen_before = False
+    low, high = start, end
+    while low < high:
+        middle = (low + high) // 2
+        found = _first_copy(read, middle, high)
+        if found is None or found[1] >= source_offset:
+            high = middle
+        else:
+            low, seen_before = found[0] + 1, True
+    return CopiesStart(low, seen_before)
+
+
+def _first_copy(read: Read, first: int, end: int) -> tuple[int, int] | None:
+    """(position, source offset) of the first copy at [`first`, `end`)."""
+    for chunk in read(first, end):
+        copies = np.flatnonzero(chunk.source_offsets >= 0)
+        if len(copies):
+            return int(chunk.positions[copies[0]]), int(chunk.source_offsets[copies[0]])
+    return None
+
+
+# -- what is missing ---------------------------------------------------------------------------------------------------
+
+Copied = Callable[[Offsets], npt.NDArray[np.bool_]]
+"""(n,) True for each record of the source that the target has. Positions ascend, also from call to call."""
+
+
+def nothing_copied(positions: Offsets) -> npt.NDArray[np.bool_]:
+    """(n,) All False: no mirror leads to the target."""
+    return np.zeros(len(positions), np.bool_)
+
+
+def count_missing(records: Iterable[Origins], end: int, copied: Copied, gone: range) -> int:
+    """Count records of the source, from the group's position on, that the target does not have at or after the
+    translated position.
+
+    Records of the source itself count if they are below `end` and not `copied`: dead letters of the mirror, records
+    before its start, and copies that the target's retention deleted. `end` is the mirror's position, because later
+    records are still to come; without a mirror, it is the end of the source. `gone`: positions of the target that its
+    retention deleted and that the group has not consumed there; a copy of one, not consumed in the source, is missing.
+    Reads no further than needed.
+    """
+    count = 0
+    for chunk in records:
+        own = chunk.positions[(chunk.source_offsets == OTHER) & (chunk.positions < end)]
+        taken = (chunk.source_offsets >= gone.start) & (chunk.source_offsets < gone.stop)
+        count += len(own) - int(np.count_nonzero(copied(own))) + int(np.count_nonzero(taken))
+        if chunk.positions[-1] + 1 >= end and (not gone or (chunk.source_offsets >= gone.stop).any()):
+            break
+    return count

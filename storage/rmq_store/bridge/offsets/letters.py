@@ -12,7 +12,7 @@ from rmq_store.bridge.mirror import kafka_targets
 from rmq_store.bridge.offsets.kafka_side import PATIENCE_S, read_rows
 from rmq_store.bridge.offsets.side import Queue
 from rmq_store.bridge.offsets.translate import NO_OFFSETS, Offsets
-from rmq_store.bridge.records import letter
+from rmq_store.bridge.records import unmappable_record
 from rmq_store.bridge.records.entries import Entries
 from rmq_store.broker.store.store import Store
 from rmq_store.format.properties.mirror_properties import MIRROR_FROM
@@ -55,7 +55,7 @@ class Letters:
 
 def letters_of_store(store: Store, mirror: str, kafka_cluster_id: str) -> Letters:
     """The letters of a mirror from Kafka into a store."""
-    topic = letter.letter_topic(mirror)
+    topic = unmappable_record.letter_topic(mirror)
 
     def read() -> Iterator[Entries]:
         if store.find_topic(topic) is None:

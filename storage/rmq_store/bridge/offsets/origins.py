@@ -19,7 +19,7 @@ from rmq_store.bridge.records.origin import (
     sources_of_messages,
     sources_of_records,
 )
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 MESSAGE_COLUMNS = ("queueOffset", "topic", "body", "bornTimestamp", "properties")
 """What `message_origins` needs of MESSAGE_SCHEMA: marks are bound to time and body."""

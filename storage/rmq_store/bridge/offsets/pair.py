@@ -9,9 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack
-from rmq_store.bridge.offsets.missing import count_missing, nothing_copied
-from rmq_store.bridge.offsets.seek import seek
+from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack, count_missing, nothing_copied, seek
 from rmq_store.bridge.offsets.side import (
     Extent,
     MirroredQueue,
@@ -30,7 +28,7 @@ from rmq_store.bridge.offsets.translate import (
     Translation,
     translate,
 )
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _LOOK_BACK: Final = 256
 
@@ -109,7 +107,7 @@ class PairReader:
         return ahead
 
     def count_missing(self, position: int, found: Translation, old: int) -> int:
-        """As `offsets.missing.count_missing`: both queues are read, up to the mirror's position."""
+        """As `offsets.copies.count_missing`: both queues are read, up to the mirror's position."""
         mirror, source, target = self.pair.mirror, self.source, self.target
         assert found.position is not None
         gone = range(old, max(target.start, old))
@@ -132,11 +130,11 @@ class PairReader:
         source, way_back = self.source, self.pair.way_back
         assert way_back is not None
         end = min(position, source.end)
-        place = seek(self._source_origins, source.start, end, begin)
+        copies_start = seek(self._source_origins, source.start, end, begin)
         lost = Lost.NONE
         if source.is_compacted:
             lost = Lost.ANY
-        elif source.start > 0 and not place.seen_before:
+        elif source.start > 0 and not copies_start.seen_before:
             lost = Lost.OLDEST
 
         def next_copy() -> int:
@@ -148,7 +146,7 @@ class PairReader:
                     return int(copied[0])
             return way_back.next
 
-        copies = self._source_origins(place.position, end)
+        copies = self._source_origins(copies_start.position, end)
         letters = NO_OFFSETS if lost is Lost.NONE else self._letters(self.pair.target)
         return Copies(copies, WayBack(way_back.start, way_back.next), lost, next_copy, letters)
 

@@ -28,7 +28,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 Offsets = npt.NDArray[np.int64]
 

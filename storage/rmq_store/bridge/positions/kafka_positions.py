@@ -37,7 +37,7 @@ from rmq_store.bridge.kafka.client import (
 from rmq_store.bridge.positions.topics import POSITIONS_PREFIX, check_mirror_name
 from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.errors import KafkaRefusedError, KafkaUnavailableError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 # Compaction leaves the segment alone that is written: a large one is read again at each start.
 _SETTINGS: Final = {

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import MirrorConflictError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.units import UnitRecord
 
 PURPOSE: Final = "mirror"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rmq_store.bridge.positions.kafka_positions import Mark, QueuePosition
 from rmq_store.bridge.source.message_source import MessageSource
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, StoreError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(slots=True)

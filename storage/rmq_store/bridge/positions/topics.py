@@ -14,7 +14,7 @@ from typing import Final
 
 from rmq_store.errors import UsageError
 from rmq_store.format.text import names
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 POSITIONS_PREFIX: Final = "__pyrmq"
 """Topics of Kafka in which mirrors keep their positions: to copy them would move them, which is copied, without end."""

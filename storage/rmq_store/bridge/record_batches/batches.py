@@ -34,7 +34,7 @@ from rmq_store.bridge.record_batches.packing import CODEC_OF_NAME, NONE, Packing
 from rmq_store.bridge.record_batches.record_columns import RecordWriter, Written, read_records, rows_of
 from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA, Fetched
 from rmq_store.errors import RecordTooLargeError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 MAX_PLAIN_BYTES: Final = 128 << 20
 """Of decompressed records that one `decode` gives, about; and of one batch at most."""

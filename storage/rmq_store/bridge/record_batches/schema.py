@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.format.bytes.gather import take_slices, value_bytes
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 Mask = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.bridge.records.entries import Int64, Mask
-from rmq_store.bridge.records.weaving import Bytes, Pieces
+from rmq_store.bridge.records.merge_columns import Bytes, Pieces
 from rmq_store.format.bytes.gather import take_slices, value_bytes
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 HEADERS_IN_STEP_MAX = 64
 """Rows with more headers are read one by one: each step looks at all rows that still have some."""

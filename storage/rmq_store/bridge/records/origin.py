@@ -25,14 +25,14 @@ import pyarrow as pa
 
 from rmq_store.bridge.record_batches.schema import LOG_APPEND_TIME
 from rmq_store.bridge.records.entries import Entries, Int64, Mask
+from rmq_store.bridge.records.merge_columns import joined
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.weaving import joined
 from rmq_store.format.bytes.gather import value_bytes
 from rmq_store.format.frames.crc import UInt32, slice_crcs
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.mirror_properties import MIRROR_FROM, MIRROR_PATH, MIRROR_TIMESTAMP, MIRROR_TO
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 
 PATH_LENGTH_MAX: Final = 16
 MARKS: Final = (MIRROR_FROM, MIRROR_PATH, MIRROR_TO, MIRROR_TIMESTAMP)

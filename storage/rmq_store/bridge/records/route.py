@@ -8,7 +8,7 @@ import re
 from functools import cached_property
 
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _CLUSTER_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _HASH_BYTES = 8

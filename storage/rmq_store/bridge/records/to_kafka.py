@@ -20,9 +20,9 @@ from rmq_store.bridge.record_batches.schema import (
     RECORDS_SCHEMA,
 )
 from rmq_store.bridge.records.entries import Entries, Int64, Mask
-from rmq_store.bridge.records.exact import decode_exact
 from rmq_store.bridge.records.exact_columns import decode_exact_column
-from rmq_store.bridge.records.letter import letters_to_kafka
+from rmq_store.bridge.records.exact_record import decode_exact
+from rmq_store.bridge.records.merge_columns import Part, Pieces, weave
 from rmq_store.bridge.records.origin import (
     MARKS,
     PATH_LENGTH_MAX,
@@ -43,7 +43,7 @@ from rmq_store.bridge.records.property_names import (
     is_rocketmq_name,
 )
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.weaving import Part, Pieces, weave
+from rmq_store.bridge.records.unmappable_record import letters_to_kafka
 from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.mirror_properties import (
@@ -55,8 +55,8 @@ from rmq_store.format.properties.mirror_properties import (
     MIRROR_TIMESTAMP,
     MIRROR_TO,
 )
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.stored_messages import undecoded_rows
 
 MAX_AHEAD_MS: Final = 3_600_000

@@ -13,9 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.bridge.record_batches.schema import LOG_APPEND_TIME
-from rmq_store.bridge.records import letter
+from rmq_store.bridge.records import unmappable_record
 from rmq_store.bridge.records.entries import Entries, Int64, Mask, plain_texts
 from rmq_store.bridge.records.exact_columns import encode_exact_column
+from rmq_store.bridge.records.merge_columns import Part, Pieces, text_where, weave
+from rmq_store.bridge.records.message_fields import Restored
 from rmq_store.bridge.records.origin import (
     MARKS,
     PATH_LENGTH_MAX,
@@ -27,9 +29,7 @@ from rmq_store.bridge.records.origin import (
     unique_keys,
 )
 from rmq_store.bridge.records.property_names import is_plain_name
-from rmq_store.bridge.records.restored import Restored
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.weaving import Part, Pieces, text_where, weave
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.mirror_properties import (
     KAFKA_RECORD,
@@ -40,7 +40,7 @@ from rmq_store.format.properties.mirror_properties import (
     MIRROR_TIMESTAMP,
     MIRROR_TO,
 )
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 KEYS_BYTES_MAX: Final = 128
 """Longer keys, and keys with a space, are no KEYS: those are to look at, and each word takes an entry of the index."""
@@ -120,7 +120,7 @@ def to_rmq(rows: pa.RecordBatch, route: Route, rules: RmqRules) -> MappedToRmq:
         kept = np.ones(rows.num_rows, np.bool_)
         kept[list(refused)] = False
         messages = messages.filter(pa.array(kept))
-    return MappedToRmq(messages, int(loops.sum()), letter.letters_to_rmq(given, reasons, route, rules))
+    return MappedToRmq(messages, int(loops.sum()), unmappable_record.letters_to_rmq(given, reasons, route, rules))
 
 
 class _Mapping:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from rmq_store.files import durable
 from rmq_store.files.segments.copying import copy_start
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 Progress = Callable[[int, int, int], None]
 """(messages so far, bytes so far, bytes in all)"""

@@ -27,7 +27,7 @@ from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitRecord
 from rmq_store.log.recovery.delivery_times import due_times

@@ -31,7 +31,7 @@ from rmq_store.files import durable
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.tables.schema import TIMESTAMP_TYPE
 from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 TIMER, HALF = "timer", "half message"
 

@@ -35,8 +35,8 @@ from rmq_store.format.properties.property_changes import crc_property_bytes, set
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
 from rmq_store.format.tables.schema import ENCODED_SCHEMA
 from rmq_store.format.text.names import HALF_TOPIC, PYRMQ_PREFIX, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC, validate_topic
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import BLANK_BYTES
 from rmq_store.log.core.units import UnitRecord

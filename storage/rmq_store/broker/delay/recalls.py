@@ -28,7 +28,7 @@ from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import PYRMQ_RECALLED_TOPIC, PYRMQ_TIMER_TOPIC
 from rmq_store.format.text.recall_handle import RecallHandle
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.log.core.commit_log import CommitLog
 
 _ILLEGAL_OPERATION = 604

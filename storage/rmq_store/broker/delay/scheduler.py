@@ -29,7 +29,7 @@ from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, UsageError
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.format.text.names import PYRMQ_RECALLED_TOPIC, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.append import append_lock
 from rmq_store.log.append.flush import flush
 from rmq_store.log.append.grouping import Groups

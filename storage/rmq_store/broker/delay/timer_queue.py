@@ -37,7 +37,7 @@ from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.writer import Writer
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC
 from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitRecord
 

@@ -29,8 +29,8 @@ from rmq_store.files import durable
 from rmq_store.files.segments.pin import Pin
 from rmq_store.format.bytes.gather import take_slices
 from rmq_store.format.text import names
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 
 _LOG = logging.getLogger(__name__)

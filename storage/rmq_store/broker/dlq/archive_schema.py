@@ -11,7 +11,7 @@ import pyarrow as pa
 from rmq_store.broker.rules import failure
 from rmq_store.format.properties import property_string
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA, TIMESTAMP_TYPE
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 DEAD_LETTER_SCHEMA: Final = pa.schema(
     [

@@ -32,8 +32,8 @@ from rmq_store.format.properties.property_changes import set_properties
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, parse_properties
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_MAX
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import BLANK_BYTES
 

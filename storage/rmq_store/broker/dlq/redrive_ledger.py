@@ -27,7 +27,7 @@ from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.files.locks.guard import Guard
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import SYSTEM_PREFIX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 
 Int64 = npt.NDArray[np.int64]

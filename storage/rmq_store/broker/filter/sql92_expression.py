@@ -11,7 +11,7 @@ from typing import Literal
 from rmq_store.broker.filter.sql92_lexer import Token
 from rmq_store.broker.filter.sql92_values import Long, NotComparableError, Value, compare_constants, equal, ordered
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 DEPTH_MAX = 50
 

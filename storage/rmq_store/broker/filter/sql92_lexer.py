@@ -16,7 +16,7 @@ import re
 from typing import Literal
 
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 Kind = Literal["string", "integer", "float", "name", "keyword", "symbol", "end"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from rmq_store.broker.filter.tags import ALL_TAGS, TagFilter
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

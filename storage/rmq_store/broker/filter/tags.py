@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_store.errors import UsageError
 from rmq_store.format.text.hashing import java_hash
 from rmq_store.format.views.consume_queue import is_extension_address
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 ALL_TAGS = "*"
 

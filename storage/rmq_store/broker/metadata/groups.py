@@ -27,7 +27,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.tables.config_json import Shadowed
 from rmq_store.format.text import names
 from rmq_store.format.text.names import java_name
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 # Retry queues are walked one by one, as a topic's queues are.
 _QUEUE_COUNT_MAX = 65_536

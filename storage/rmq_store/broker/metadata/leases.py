@@ -33,7 +33,7 @@ from rmq_store.files.durable import make_directory, open_nofollow, write_fully
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.rooted import as_path, refuse_if_replaced
 from rmq_store.format.text.names import is_group_name, validate_group, validate_topic
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 MEMBER_PREFIX: Final = "%MEMBER%"
 """Prefix of the name of a member's lease; its owner is the client id."""

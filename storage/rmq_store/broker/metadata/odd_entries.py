@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.tables.config_json import Shadowed
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -19,7 +19,7 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
 from rmq_store.format.tables.config_json import Shadowed, Verbatim, remove
 from rmq_store.format.text import names
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 # "@" is in no valid name, so a key has one meaning only. ConsumerOffsetManager.java TOPIC_GROUP_SEPARATOR.
 SEPARATOR = "@"

@@ -41,7 +41,7 @@ from rmq_store.broker.read.queues import Queues
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.format.text import names
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.flush import flush
 from rmq_store.log.core.commit_log import CommitLog
 

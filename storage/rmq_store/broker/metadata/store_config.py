@@ -22,7 +22,7 @@ from rmq_store.format.text.delay_levels import (
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import java_name
 from rmq_store.format.views.index import file_size as index_file_bytes
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.geometry import Geometry
 
 # Every setting and every file size is an int in Java.

@@ -17,7 +17,7 @@ from pathlib import Path
 from rmq_store.broker.metadata.store_config import OLD_NAMES, StoreConfig, parse_settings
 from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreFailedError, development_version
 from rmq_store.files import durable
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 STORE_FORMAT = 1
 STORE_FILE_BYTES_MAX = 1 << 16

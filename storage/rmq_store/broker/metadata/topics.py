@@ -26,7 +26,7 @@ from rmq_store.files import durable
 from rmq_store.files.rooted import as_path
 from rmq_store.format.tables.config_json import Shadowed
 from rmq_store.format.text import names
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 PERM_READ = 4
 PERM_WRITE = 2

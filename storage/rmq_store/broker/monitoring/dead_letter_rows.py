@@ -18,8 +18,8 @@ from rmq_store.broker.filter.sql92 import Selector
 from rmq_store.errors import OffsetOutOfRangeError, UsageError, nearest
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text import names
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.results import QueueRange
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from rmq_store.broker.pop.pop_journal import read_state
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, TopicKindError, UnknownTopicError
 from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store

@@ -24,7 +24,7 @@ from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.locked_call import call_locked
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _FORMAT = 1
 _KEPT = 10_000

@@ -17,7 +17,7 @@ from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.metadata.groups import FilterTable
 from rmq_store.broker.monitoring.active_consumers import active_groups
 from rmq_store.format.frames.stored_message import StoredMessage
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rmq_store.broker.monitoring.active_consumers import require_idle
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.broker.metadata.leases import Lease

@@ -17,7 +17,7 @@ from rmq_store.format.frames.frame_check import TRANSACTION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _WAITING_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC)
 

@@ -18,7 +18,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store

@@ -1,8 +1,8 @@
 """`store.pop`: invisible messages, the base of SimpleConsumer.
 
 A received message is invisible to its group for a time. If the consumer acknowledges it in time, it is finished;
-otherwise it is given out again. The rules are in `pop_step` and `pop_take`, the states in `pop_state`, the file in
-`pop_journal`.
+otherwise it is given out again. The rules are in `pop_selection` and `receive_transaction`, the states in
+`pop_state`, the file in `pop_journal`.
 Sources: PopConsumerService.java (5.x), PopMessageProcessor.java, AckMessageProcessor.java,
 ChangeInvisibleTimeProcessor.java; ConsumerProcessor.java and PopMessageResultFilterImpl.java (proxy) for dead letters
 and void handles. The differences to RocketMQ:
@@ -32,20 +32,18 @@ from rmq_store.broker.metadata.group_topics import NO_PERMISSION, GroupTopics
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.pop.pop_journal import PopJournal, read_state
-from rmq_store.broker.pop.pop_look import PopLook
 from rmq_store.broker.pop.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
-from rmq_store.broker.pop.pop_receipts import Receipts
-from rmq_store.broker.pop.pop_state import Change, Given, Gone, Key, PopState
-from rmq_store.broker.pop.pop_step import PopStep, Services
-from rmq_store.broker.pop.pop_take import Wish
-from rmq_store.broker.pop.receipt_handle import ReceiptHandle
+from rmq_store.broker.pop.pop_selection import PopAvailability, ReceiveRequest
+from rmq_store.broker.pop.pop_state import Acknowledged, Change, InFlight, Key, PopState
+from rmq_store.broker.pop.receipt_handle import ReceiptHandle, Receipts
+from rmq_store.broker.pop.receive_transaction import ReceiveTransaction, Services
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.retry.retry import Retry
 from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import InvalidReceiptHandleError, ResponseError, UsageError
 from rmq_store.format.text.names import validate_group, validate_topic
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 
 MESSAGES_MAX: Final = 32
@@ -167,18 +165,20 @@ class Pop:
             attempts_max = settings.retry_max_times + 1
         pops = self._of(group, topic)
         attempt_key = _attempt_key(attempt_id) if in_order and attempt_id else 0
-        wish = Wish(max_messages, invisible_duration_ms, attempts_max, tags, accepts, bytes_max, in_order, attempt_key)
+        request = ReceiveRequest(
+            max_messages, invisible_duration_ms, attempts_max, tags, accepts, bytes_max, in_order, attempt_key
+        )
 
-        def take() -> list[tuple[StoredRow, Given]]:
+        def take() -> list[tuple[StoredRow, InFlight]]:
             with pops.journal.exclusive():
-                step = self._step(pops, group, topic)
+                transaction = self._transaction(pops, group, topic)
                 ranges = pops.reader.ranges(config.read_queue_nums)
-                step.ensure_positions(ranges, init_mode, pops.checked)
-                step.store_dead_letters(attempts_max)
+                transaction.ensure_positions(ranges, init_mode, pops.checked)
+                transaction.store_dead_letters(attempts_max)
                 first = pops.receives % max(len(queue_ids), 1)
                 pops.receives += 1
-                taken = step.take(ranges, [*queue_ids[first:], *queue_ids[:first]], wish)
-                self._commit(pops, step)
+                taken = transaction.take(ranges, [*queue_ids[first:], *queue_ids[:first]], request)
+                self._commit(pops, transaction)
                 return taken
 
         try:
@@ -186,7 +186,8 @@ class Pop:
         finally:
             pops.journal.release_left()  # of a block that was interrupted on its way in or out
         return [
-            Popped(found.row, str(ReceiptHandle.of(given, self._broker_name)), given.attempt) for found, given in taken
+            Popped(found.row, str(ReceiptHandle.of(message, self._broker_name)), message.attempt)
+            for found, message in taken
         ]
 
     def ack(self, group: str, topic: str, receipt_handle: str) -> None:
@@ -196,29 +197,29 @@ class Pop:
             InvalidReceiptHandleError: the message was acknowledged, hidden anew or given out again since, or its time
                 is over.
         """
-        self._change(group, topic, receipt_handle, lambda given, now_ms: Gone(*given.key))
+        self._change(group, topic, receipt_handle, lambda message, now_ms: Acknowledged(*message.key))
 
     def ack_all(self, group: str, topic: str, receipt_handles: Sequence[str]) -> list[InvalidReceiptHandleError]:
         """Acknowledge several messages by one write, and return an error for each handle that is void, as of `ack`:
         void ones keep no others. Durable as `receive`.
         """
         pops, errors = self._of(group, topic), list[InvalidReceiptHandleError]()
-        receipts, gone = Receipts(self._broker_name, group, topic), dict[Key, Gone]()
+        receipts, acknowledged = Receipts(self._broker_name, group, topic), dict[Key, Acknowledged]()
 
         def find(state: PopState | None) -> None:
             now_ms = self._clock()
             for text in receipt_handles:
                 try:
-                    given = receipts.given(state, text, now_ms)
-                    gone[given.key] = Gone(*given.key)
+                    message = receipts.in_flight(state, text, now_ms)
+                    acknowledged[message.key] = Acknowledged(*message.key)
                 except InvalidReceiptHandleError as error:
                     errors.append(error)
 
         def change() -> None:
             with pops.journal.exclusive() as state:
                 find(state)
-                pops.journal.append(list(gone.values()))
-                self._commit(pops, self._step(pops, group, topic))
+                pops.journal.append(list(acknowledged.values()))
+                self._commit(pops, self._transaction(pops, group, topic))
 
         if not pops.journal.exists():
             find(None)
@@ -235,11 +236,11 @@ class Pop:
         """
         _check_number("invisible_duration_ms", invisible_duration_ms, 0, _INVISIBLE_MAX_MS)
 
-        def hide(given: Given, now_ms: int) -> Given:
-            return given.hidden(now_ms, invisible_duration_ms)
+        def hide(message: InFlight, now_ms: int) -> InFlight:
+            return message.hidden(now_ms, invisible_duration_ms)
 
         changed = self._change(group, topic, receipt_handle, hide)
-        assert isinstance(changed, Given)
+        assert isinstance(changed, InFlight)
         return str(ReceiptHandle.of(changed, self._broker_name))
 
     def rest(
@@ -258,12 +259,12 @@ class Pop:
         """
         pops = self._of(group, topic)
         ranges = self._queues.ranges(topic, _queue_ids(topic, self._topics.get(topic).read_queue_nums, queue_id))
-        look, state, now_ms = self._look(group, topic), pops.journal.state, self._clock()
+        available, state, now_ms = self._availability(group, topic), pops.journal.state, self._clock()
         if queue_id is None and not in_order:
-            return look.rest(state, ranges, now_ms)
+            return available.rest(state, ranges, now_ms)
         attempt_key = _attempt_key(attempt_id) if in_order and attempt_id else 0
         damaged = frozenset(pops.damaged)
-        return look.rest_of_queues(state, ranges, now_ms, damaged, in_order=in_order, attempt_key=attempt_key)
+        return available.rest_of_queues(state, ranges, now_ms, damaged, in_order=in_order, attempt_key=attempt_key)
 
     def peek(
         self, group: str, topic: str, max_messages: int, *, queue_id: int | None = None, bytes_max: int = BYTES_MAX
@@ -278,8 +279,8 @@ class Pop:
         kinds.refuse_to_read_topic(topic, config.kind)
         ranges = self._queues.ranges(topic, _queue_ids(topic, config.read_queue_nums, queue_id))
         state = read_state(pops.journal.path.parent)
-        wish = Wish(max_messages, 0, bytes_max=bytes_max)
-        found = self._look(group, topic).peek(state, pops.reader, ranges, wish, self._clock())
+        request = ReceiveRequest(max_messages, 0, bytes_max=bytes_max)
+        found = self._availability(group, topic).peek(state, pops.reader, ranges, request, self._clock())
         return [Popped(row.row, "", attempt) for row, attempt in found]
 
     def close(self) -> None:
@@ -294,7 +295,7 @@ class Pop:
 
         def commit() -> None:
             with known.journal.exclusive():
-                self._step(known, *key).commit()
+                self._transaction(known, *key).commit()
 
         try:
             commit()
@@ -302,47 +303,47 @@ class Pop:
             known.journal.close()
         self._pops.pop(key, None)  # at last: after an interrupt, close() is called again
 
-    def _change(self, group: str, topic: str, receipt_handle: str, change: Callable[[Given, int], Change]) -> Change:
+    def _change(self, group: str, topic: str, receipt_handle: str, change: Callable[[InFlight, int], Change]) -> Change:
         pops, receipts = self._of(group, topic), Receipts(self._broker_name, group, topic)
 
         def change_alone() -> Change:
             with pops.journal.exclusive() as state:
                 now_ms = self._clock()
-                changed = change(receipts.given(state, receipt_handle, now_ms), now_ms)
+                changed = change(receipts.in_flight(state, receipt_handle, now_ms), now_ms)
                 pops.journal.append([changed])
-                self._commit(pops, self._step(pops, group, topic))
+                self._commit(pops, self._transaction(pops, group, topic))
                 return changed
 
         if not pops.journal.exists():
-            receipts.given(None, receipt_handle, self._clock())
+            receipts.in_flight(None, receipt_handle, self._clock())
         try:
             return change_alone()
         finally:
             pops.journal.release_left()  # of a block that was interrupted on its way in or out
 
-    def _look(self, group: str, topic: str) -> PopLook:
-        return PopLook(self._services.offsets, group, topic)
+    def _availability(self, group: str, topic: str) -> PopAvailability:
+        return PopAvailability(self._services.offsets, group, topic)
 
     def _send_dead(self, group: str, topic: str, unit: int, dead: Sequence[tuple[StoredRow, int]]) -> None:
         found = pa.Table.from_batches([one.row for one, _ in dead]).select(["commitLogOffset", "msgId"])
-        wishes = pa.array([-1] * len(dead), pa.int32())
-        (rows,) = found.append_column("delayLevel", wishes).combine_chunks().to_batches()
+        levels = pa.array([-1] * len(dead), pa.int32())
+        (rows,) = found.append_column("delayLevel", levels).combine_chunks().to_batches()
         attempts = [attempt for _, attempt in dead]
         self._retry.send_back_all(group, rows, key=_unit_key(group, topic), value=unit, reconsume_times=attempts)
 
     def _last_unit(self, group: str, topic: str) -> int:
         return self._writer.last_unit(purposes.SEND_BACK, _unit_key(group, topic)) or 0
 
-    def _commit(self, pops: _Pops, step: PopStep) -> None:
+    def _commit(self, pops: _Pops, transaction: ReceiveTransaction) -> None:
         now_ms = self._clock()
         if pops.committed_ms is None:
             pops.committed_ms = now_ms
         elif now_ms - pops.committed_ms >= COMMIT_INTERVAL_MS:
-            step.commit()
+            transaction.commit()
             pops.committed_ms = now_ms
 
-    def _step(self, pops: _Pops, group: str, topic: str) -> PopStep:
-        return PopStep(self._services, pops.journal, pops.reader, group, topic, self._clock, pops.damaged)
+    def _transaction(self, pops: _Pops, group: str, topic: str) -> ReceiveTransaction:
+        return ReceiveTransaction(self._services, pops.journal, pops.reader, group, topic, self._clock, pops.damaged)
 
     def _of(self, group: str, topic: str) -> _Pops:
         validate_group(group)

@@ -3,13 +3,14 @@
     0-7    magic "pyrmqpop"         8-15  identity, another one for each file       16-59  0
     60-63  CRC-32 of bytes 0-59
     then 64 bytes per change:
-    0      kind: 1 given, 2 gone, 3 dying, 4 position     1      reset (position only)        2-3   0
+    0      kind: 1 in flight, 2 acknowledged, 3 moving to the dead letters, 4 position
+    1      reset (position only)   2-3    0
     4-7    how many changes of the same append follow
-    8-11   queue id                12-15  attempt (given)
+    8-11   queue id                12-15  attempt (in flight)
     16-23  queue offset            24-31  commit-log offset
-    32-55  three int64             given: pop time ms, invisible ms, attempt key; dying: unit;
+    32-55  three int64             in flight: pop time ms, invisible ms, attempt key; moving to the dead letters: unit;
                                    position: store timestamp ms, committed before, committed
-    56-59  version (given)         60-63  CRC-32 of bytes 0-59
+    56-59  version (in flight)     60-63  CRC-32 of bytes 0-59
 
 Little-endian. An append counts as a whole or not at all: the next holder of the lock cuts off the unfinished append of
 a killed writer. The file is replaced by a snapshot when most of it is history. If its end is lost, messages are given
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from rmq_store.broker.pop.pop_state import Change, Dying, Given, Gone, PopState, Position
+from rmq_store.broker.pop.pop_state import Acknowledged, Change, InFlight, MovingToDlq, PopState, Position
 from rmq_store.errors import CorruptConfigError, InvalidReceiptHandleError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
@@ -40,7 +41,7 @@ _MAGIC = b"pyrmqpop"
 RECORD_BYTES = 64
 assert _HEADER.size == _CHANGE.size == RECORD_BYTES - _CRC.size
 
-_GIVEN, _GONE, _DYING, _POSITION = 1, 2, 3, 4
+_IN_FLIGHT, _ACKNOWLEDGED, _MOVING_TO_DLQ, _POSITION = 1, 2, 3, 4
 
 LOCK_TIMEOUT_MS = 10_000
 # A file is replaced when it is larger than this and than four times what it says.
@@ -235,13 +236,15 @@ def _encode(changes: Sequence[Change]) -> bytes:
 
 def _fields(change: Change, left: int) -> tuple[int, ...]:
     match change:
-        case Given(queue_id, queue_offset, attempt, version, commit_log_offset, pop_time_ms, invisible_ms, attempt_key):
+        case InFlight(
+            queue_id, queue_offset, attempt, version, commit_log_offset, pop_time_ms, invisible_ms, attempt_key
+        ):
             rest = (queue_id, attempt, queue_offset, commit_log_offset, pop_time_ms, invisible_ms, attempt_key, version)
-            return (_GIVEN, 0, left, *rest)
-        case Gone(queue_id, queue_offset):
-            return (_GONE, 0, left, queue_id, 0, queue_offset, 0, 0, 0, 0, 0)
-        case Dying(queue_id, queue_offset, unit):
-            return (_DYING, 0, left, queue_id, 0, queue_offset, 0, unit, 0, 0, 0)
+            return (_IN_FLIGHT, 0, left, *rest)
+        case Acknowledged(queue_id, queue_offset):
+            return (_ACKNOWLEDGED, 0, left, queue_id, 0, queue_offset, 0, 0, 0, 0, 0)
+        case MovingToDlq(queue_id, queue_offset, unit):
+            return (_MOVING_TO_DLQ, 0, left, queue_id, 0, queue_offset, 0, unit, 0, 0, 0)
         case Position(queue_id, next_offset, commit_log_offset, timestamp_ms, before, committed, is_reset):
             rest = (queue_id, 0, next_offset, commit_log_offset, timestamp_ms, before, committed, 0)
             return (_POSITION, int(is_reset), left, *rest)
@@ -270,12 +273,12 @@ def _decode(data: bytes) -> tuple[list[Change], int]:
 
 def _change(body: bytes) -> tuple[Change | None, int]:
     kind, reset, left, queue_id, attempt, offset, log_offset, first, second, third, version = _CHANGE.unpack(body)
-    if kind == _GIVEN:
-        return Given(queue_id, offset, attempt, version, log_offset, first, second, third), left
-    if kind == _GONE:
-        return Gone(queue_id, offset), left
-    if kind == _DYING:
-        return Dying(queue_id, offset, first), left
+    if kind == _IN_FLIGHT:
+        return InFlight(queue_id, offset, attempt, version, log_offset, first, second, third), left
+    if kind == _ACKNOWLEDGED:
+        return Acknowledged(queue_id, offset), left
+    if kind == _MOVING_TO_DLQ:
+        return MovingToDlq(queue_id, offset, first), left
     if kind == _POSITION:
         return Position(queue_id, offset, log_offset, first, second, third, reset == 1), left
     return None, left

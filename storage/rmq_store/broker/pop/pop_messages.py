@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
-from rmq_store.broker.rules.hot_queue import is_hot
+from rmq_store.broker.rules.hot_queue import starts_at_first_message
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.results import QueueRange
 
 # MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory.
@@ -55,22 +55,6 @@ class StoredRow:
         return cast(int, pc.binary_length(self.row.column("body"))[0].as_py())
 
 
-class Room:
-    """The bound of one receive: `bytes_max` of bodies, and one message at least."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._left = bytes_max
-        self._is_empty = True
-        self.is_full = False
-
-    def takes(self, row: StoredRow) -> bool:
-        """Count a message; False if it does not fit, and then no other one does."""
-        self._left -= row.body_bytes
-        self.is_full = self.is_full or (self._left < 0 and not self._is_empty)
-        self._is_empty = False
-        return not self.is_full
-
-
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """A message that cannot be read."""
@@ -96,7 +80,7 @@ class TopicReader:
         """The offset at which a group without an offset begins."""
         if mode is ConsumeInitMode.MIN or is_retry:
             return found.min_offset
-        if found.min_offset == 0 and is_hot(self._queues, self._topic, queue_id, found.max_offset):
+        if found.min_offset == 0 and starts_at_first_message(self._queues, self._topic, queue_id, found.max_offset):
             return 0
         return max(found.max_offset - 1, found.min_offset)
 

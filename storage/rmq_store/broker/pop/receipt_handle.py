@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from rmq_store.broker.pop.pop_state import Given
+from rmq_store.broker.pop.pop_state import InFlight, PopState
 from rmq_store.errors import InvalidReceiptHandleError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _HANDLE = re.compile(
     r"(\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,10}) 0 ([^ ]{1,255}) (\d{1,10}) (\d{1,19})(?: (\d{1,19}))?", re.ASCII
@@ -46,17 +46,17 @@ class ReceiptHandle:
         """The handle with eight fields."""
         return replace(self, commit_log_offset=None)
 
-    def names(self, given: Given) -> bool:
+    def names(self, message: InFlight) -> bool:
         """Whether this is the handle of that delivery."""
-        own = ReceiptHandle.of(given, self.broker_name)
+        own = ReceiptHandle.of(message, self.broker_name)
         return self == (own if self.commit_log_offset is not None else own.for_remoting)
 
     @classmethod
-    def of(cls, given: Given, broker_name: str) -> ReceiptHandle:
+    def of(cls, message: InFlight, broker_name: str) -> ReceiptHandle:
         """The handle of a message that was given out."""
         return cls(
-            broker_name, given.queue_id, given.queue_offset, given.commit_log_offset,
-            given.pop_time_ms, given.invisible_ms, given.version,
+            broker_name, message.queue_id, message.queue_offset, message.commit_log_offset,
+            message.pop_time_ms, message.invisible_ms, message.version,
         )  # fmt: skip
 
     @classmethod
@@ -70,3 +70,37 @@ class ReceiptHandle:
             name, int(queue_id), int(queue_offset), None if commit_log_offset is None else int(commit_log_offset),
             int(pop_time_ms), int(invisible_ms), int(version),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """The handles of one group on one topic of the store with this broker name (AckMessageProcessor.java,
+    ChangeInvisibleTimeProcessor.java).
+    """
+
+    broker_name: str
+    group: str
+    topic: str
+
+    def in_flight(self, state: PopState | None, text: str, now_ms: int) -> InFlight:
+        """The message that a handle names. `state` None: the group was never given one.
+
+        Raises:
+            InvalidReceiptHandleError: it is no handle, or the message was acknowledged, hidden anew or given out again
+                since, or its time is over.
+        """
+        handle = ReceiptHandle.parse(text)
+        if state is None or handle.broker_name != self.broker_name:
+            raise self._void(handle, "this store never handed it out")
+        message = state.get((handle.queue_id, handle.queue_offset))
+        if message is None:
+            raise self._void(handle, "it is done with")
+        if not handle.names(message):
+            raise self._void(handle, "it has a newer handle")
+        if now_ms >= message.visible_at_ms or message.key in state.moving_to_dlq:
+            raise self._void(handle, f"its invisible duration ended at {message.visible_at_ms}")
+        return message
+
+    def _void(self, handle: ReceiptHandle, reason: str) -> InvalidReceiptHandleError:
+        place = f"message {handle.queue_offset} of {self.topic}-{handle.queue_id}"
+        return InvalidReceiptHandleError(f"the receipt handle of {place} is void for group {self.group!r}: {reason}")

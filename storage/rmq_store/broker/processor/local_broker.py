@@ -18,7 +18,7 @@ from rmq_store.broker.pop.pop_messages import ConsumeInitMode
 from rmq_store.broker.processor.local_answers import Answers
 from rmq_store.broker.processor.local_groups import LocalGroups
 from rmq_store.broker.processor.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYTES_MAX, PULL_ROOM_BYTES_MAX, LocalPull
-from rmq_store.broker.rules.hot_queue import is_hot
+from rmq_store.broker.rules.hot_queue import starts_at_first_message
 from rmq_store.broker.store.store import Store
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
 from rmq_store.format.frames.message import Message, Origin
@@ -256,7 +256,8 @@ class LocalBroker:
                 return stored
             if self._strict_last_offset or self.min_offset(queue) > 0:
                 return None
-            return 0 if is_hot(self.store, queue.topic, queue.queue_id, self.max_offset(queue)) else None
+            max_offset = self.max_offset(queue)
+            return 0 if starts_at_first_message(self.store, queue.topic, queue.queue_id, max_offset) else None
 
     def update_consumer_offsets(
         self, group: str, offsets: Mapping[MessageQueue, int], *, lock_owner: str | None = None

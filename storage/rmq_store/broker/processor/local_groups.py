@@ -41,14 +41,14 @@ class LocalGroups:
         self._receivers: dict[tuple[str, str], Lease] = {}
         self._uses: dict[tuple[str, str], dict[str, TopicUse]] = {}
         self._locks: dict[tuple[str, MessageQueue], tuple[str, Lease]] = {}
-        self._turn = Guard()
+        self._guard = Guard()
 
     def heartbeat(
         self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = (), shares: bool = True
     ) -> None:
         """See `Broker.heartbeat`."""
         _check_client_id(client_id)
-        with self._turn.entered():
+        with self._guard.entered():
             lease = self._members.get((group, client_id))
             if lease is not None and not joins and lease.heartbeat():
                 self._share(lease, client_id, topics, shares=shares)
@@ -70,7 +70,7 @@ class LocalGroups:
     def share_topics(self, group: str, client_id: str, topics: Collection[str]) -> None:
         """See `Broker.share_topics`."""
         _check_client_id(client_id)
-        with self._turn.entered():
+        with self._guard.entered():
             lease = self._receivers.get((group, client_id))
             if lease is not None and lease.heartbeat():
                 self._share(lease, client_id, topics, shares=True)
@@ -82,7 +82,7 @@ class LocalGroups:
 
     def unregister(self, group: str, client_id: str, *, keeps_locks: bool = False) -> None:
         """See `Broker.unregister`. With `keeps_locks` its locks stay until they are unlocked."""
-        with self._turn.entered():
+        with self._guard.entered():
             locks = [] if keeps_locks else self._locks.items()
             for key in [key for key, (owner, _) in locks if (key[0], owner) == (group, client_id)]:
                 self._locks[key][1].release()
@@ -108,12 +108,12 @@ class LocalGroups:
 
     def lock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """See `Broker.lock_queues`."""
-        with self._turn.entered():
+        with self._guard.entered():
             return {queue for queue in queues if self._lock(group, client_id, queue)}
 
     def unlock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> None:
         """See `Broker.unlock_queues`."""
-        with self._turn.entered():
+        with self._guard.entered():
             for queue in queues:
                 if self._owner(group, queue) == client_id:
                     # First, and only then forgotten: after an interrupt it can be given up once more.
@@ -122,12 +122,12 @@ class LocalGroups:
 
     def holds(self, group: str, client_id: str, queue: MessageQueue) -> bool:
         """Whether the client holds the lock of the queue now."""
-        with self._turn.entered():
+        with self._guard.entered():
             return self._owner(group, queue) == client_id and self._locks[group, queue][1].held()
 
     def close(self) -> None:
         """Leave all groups."""
-        with self._turn.entered():
+        with self._guard.entered():
             for use in [use for uses in self._uses.values() for use in uses.values()]:
                 use.release()
             locks = (lease for _, lease in self._locks.values())

@@ -25,7 +25,7 @@ from rmq_store.broker.read.records import FrameRun, StoredFrames
 from rmq_store.errors import CorruptIndexError, UsageError
 from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.recovery.starting_point import log_is_ours
 

@@ -23,7 +23,7 @@ from rmq_store.format.text.hashing import topic_key_hashes
 from rmq_store.format.text.ids import UNBOUNDED_MS
 from rmq_store.format.views.batch_ids import batch_id_hashes
 from rmq_store.format.views.index_keys import split_keys
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import distinct
 from rmq_store.log.integrity.index_gaps import lost_keys

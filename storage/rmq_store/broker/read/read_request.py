@@ -13,7 +13,7 @@ import numpy as np
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.errors import UsageError
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA, READABLE_SCHEMA
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,8 +26,8 @@ from rmq_store.format.frames.stored_message import StoredMessage, decode_checked
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.property_columns import KEYS_AND_TAGS, PropertyPieces
 from rmq_store.format.text.host_columns import host_message_ids
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 
 _SEPARATORS = "[\x01\x02]"

@@ -10,7 +10,7 @@ from rmq_store.broker.repair.repair_settings import Settings
 from rmq_store.broker.repair.repair_stamps import Stamps
 from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.broker.repair.repair_views import index_tells_geometry
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.verify import Report
 
 

@@ -24,7 +24,7 @@ from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.broker.store.directory import is_ours
 from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.geometry import Geometry
 
 # As StoreFile.save writes them: one setting in each line.

@@ -17,7 +17,7 @@ from pathlib import Path
 from rmq_store.errors import UsageError
 from rmq_store.files import durable
 from rmq_store.files.segments.open_files import data_ranges
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.recovery.recovery import free_name
 
 _STEP_BYTES = 1 << 20

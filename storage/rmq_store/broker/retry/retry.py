@@ -43,7 +43,7 @@ from rmq_store.format.frames.message import Message
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
 from rmq_store.format.text.host import Host
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitRecord
 

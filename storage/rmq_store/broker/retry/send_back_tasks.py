@@ -28,7 +28,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.tables.schema import STAGED_COPY_SCHEMA
 from rmq_store.format.text import names
 from rmq_store.format.text.host import Host
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import Clock, CommitLog
 from rmq_store.log.recovery.delay_inference import infer_delays
 

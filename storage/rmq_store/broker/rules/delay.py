@@ -23,7 +23,7 @@ from rmq_store.broker.rules import timer
 from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 # Texts that Java's Integer.parseInt accepts.
 _JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)

@@ -13,8 +13,8 @@ from rmq_store.format.bytes.gather import Bytes, value_bytes
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.property_encoder import MapEntries, refusal
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -28,7 +28,7 @@ ORIGIN_QUEUE_OFFSET: Final = "PYRMQ_ORIGIN_QUEUE_OFFSET"
 REPLAYS: Final = "PYRMQ_REPLAYS"
 DEAD_LETTER: Final = "PYRMQ_DEAD_LETTER"
 KAFKA_LETTER: Final = "KAFKA_LETTER"
-"""For a dead letter of Kafka: the format of its headers there (`rmq_store.bridge.letters.formats`)."""
+"""For a dead letter of Kafka: the format of its headers there (`rmq_store.bridge.dead_letters.formats`)."""
 MIRROR_LETTER: Final = "MIRROR_LETTER"
 """For a Kafka record that a mirror could not store as a message."""
 

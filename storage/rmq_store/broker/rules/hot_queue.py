@@ -22,9 +22,10 @@ class Queues(Protocol):
         """The commit log, [start, end)."""
 
 
-def is_hot(queues: Queues, topic: str, queue_id: int, max_offset: int) -> bool:
-    """True for an empty queue (`max_offset` 0), and if all that was stored since its first message fits into 40 % of
-    the machine's memory. Call it only for a queue whose first message still exists.
+def starts_at_first_message(queues: Queues, topic: str, queue_id: int, max_offset: int) -> bool:
+    """Whether a new group begins at the first message: True for an empty queue (`max_offset` 0), and if all that was
+    stored since its first message fits into 40 % of the machine's memory. Call it only for a queue whose first message
+    still exists.
     """
     if max_offset <= 0:
         return True

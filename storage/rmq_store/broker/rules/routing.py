@@ -19,7 +19,7 @@ from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.errors import UnknownTopicError, UsageError, did_you_mean
 from rmq_store.format.text.hashing import java_hash, java_hashes
 from rmq_store.format.text.names import is_sent_by_broker_only, validate_topic
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.log.core.layout import ranks
 
 # A topic made from TBW102 gets no more queues than that has (TopicConfigManager#createTopicInSendMessageMethod).

@@ -24,7 +24,7 @@ from rmq_store.format.properties import property_string as keys
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
 from rmq_store.format.text import names
 from rmq_store.format.text.delay_levels import retry_level
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _RECONSUME_TIMES_MAX = (1 << 31) - 1
 

@@ -32,7 +32,7 @@ from rmq_store.broker.store.unlisted_topics import UnlistedTopics
 from rmq_store.errors import ReadOnlyError, UnknownTopicError, UsageError
 from rmq_store.files.rooted import refuse_if_replaced
 from rmq_store.format.text import names
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.retention import remove_queue_files
 

@@ -39,7 +39,7 @@ from rmq_store.errors import (
 from rmq_store.files import durable
 from rmq_store.files.rooted import Root
 from rmq_store.files.segments.spread_log import parse_paths
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import Clock, CommitLog
 from rmq_store.log.integrity.index_gaps import has_no_index
 from rmq_store.log.recovery import opening

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 from rmq_store.broker.delay.backlog import SegmentBacklog
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 KEPT = "a reader keeps it"
 

@@ -91,7 +91,7 @@ class Transactions:
         self._records = HalfRecords(log, config)
         self._one = OneMessageEncoder(config)
         self._halves = HalfQueue(queues, offsets)
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._saved: dict[tuple[str, int], int] = {}
 
     def prepare(
@@ -178,7 +178,7 @@ class Transactions:
 
     def pending(self) -> list[PendingHalf]:
         """The half messages that nobody has ended, in the order of their queue. CorruptionError."""
-        with self._turn:
+        with self._lock:
             self._halves.read_on()
             return list(self._halves.pending.values())
 
@@ -261,7 +261,7 @@ class Transactions:
         """Commit the offsets of CID_RMQ_SYS_TRANS, where a broker and the next opener begin. Raises as
         `OffsetTable.commit`.
         """
-        with self._turn:
+        with self._lock:
             if not self._halves.is_read:
                 return
             self._halves.read_on()
@@ -280,7 +280,7 @@ class Transactions:
         """Read the topics before this process stores its first half message. Offsets that lie beyond the log are
         mended now: later the log has grown past them, and nobody can tell.
         """
-        with self._turn:
+        with self._lock:
             if not self._halves.is_read:
                 self._halves.read_on()
                 if self._halves.is_progress_wrong:
@@ -350,7 +350,7 @@ class Transactions:
         """End the newest copy of a half message, together with `records`; `only`: unless there is a newer copy. `named`
         is the one that a producer names, perhaps a copy that a broker has left behind.
         """
-        with self._turn:
+        with self._lock:
             while True:
                 newest = self._writer.newest_unit(purposes.TRANSACTION, _KEY)
                 if self._log.sync_flush:

@@ -24,7 +24,7 @@ from rmq_store.format.properties.new_message import ADDED_ON_THE_WAY, IDENTITIES
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import validate_topic
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.frame_writer import frame_bounds
 from rmq_store.log.core.commit_log import Clock
 from rmq_store.log.core.layout import BLANK_BYTES

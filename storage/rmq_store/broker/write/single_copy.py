@@ -9,7 +9,7 @@ from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.properties.property_string import KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQUE_KEY
 from rmq_store.format.text.hashing import java_hash, topic_key_hash
 from rmq_store.format.text.host import Host
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.append import OneRecord
 
 

@@ -31,7 +31,7 @@ from rmq_store.format.bytes.gather import sum_words
 from rmq_store.format.frames.crc import extend_crc
 from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.tables.schema import ENCODED_SCHEMA
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.frame_writer import frame_bounds
 from rmq_store.threads import map_in_threads
 

@@ -30,7 +30,7 @@ from rmq_store.broker.read.queue_reader import QueueReader
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.errors import REPAIR_MOVES_IT_AWAY, CorruptConfigError, CorruptionError, development_version
 from rmq_store.files import durable
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
 

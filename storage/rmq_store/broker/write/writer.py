@@ -68,7 +68,7 @@ class Writer:
         self._group_append = GroupAppend(log)
         self._space = DiskSpace(log.root, config)
         # A signal handler may send in the middle of a send of its own thread, so each lock can be taken twice.
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         # Apart: to encode a large batch takes seconds, and a send must not wait for that.
         self._encoding = threading.RLock()
         self._encoders: dict[tuple[str | None, bool], MessageEncoder] = {}
@@ -90,7 +90,7 @@ class Writer:
         """See `Store.send`."""
         check_message(message)
         self._space.check()
-        with self._turn:
+        with self._lock:
             topics = self._topics.all()
             queue_id = self._routed(topics).route_one(message.topic, message.sharding_key, message.queue_id)
         record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag, born_host)
@@ -171,7 +171,7 @@ class Writer:
             origins = [Origin(born_host, sys_flag)] * len(messages)
             return result_of_batch(self.send_all(messages, lock_timeout_ms, flush_timeout_ms, origins))
         self._space.check()
-        with self._turn:
+        with self._lock:
             topics = self._topics.all()
             self._routed(topics).route_one(topic, None, queue_id)
         if topic not in topics:
@@ -191,7 +191,7 @@ class Writer:
         """
         now_ms = self._log.clock()
         encoded, missing = [], []
-        with self._turn:
+        with self._lock:
             topics = self._topics.all()
             router = self._routed(topics)
             try:
@@ -298,7 +298,7 @@ class Writer:
         with append_lock(self._log):
             if key is not None and self._already_done(unit, repeatable):
                 return self._acknowledged(CommitResult(0, committed=False))
-            append(self._log, batches, self._bracket(unit), places=False, used=used.give_back)
+            append(self._log, batches, self._bracket(unit), return_offsets=False, on_copied=used.give_back)
         result = self._acknowledged(CommitResult(rows, committed=True))
         discard_staged(self._log.root, files)
         return result
@@ -462,7 +462,7 @@ class Writer:
         return encoder
 
     def _routed(self, topics: Mapping[str, TopicConfig]) -> Router:
-        """The router for these topics; the caller holds the turn."""
+        """The router for these topics; the caller holds the lock."""
         if topics is not self._router_for:
             self._router, self._router_for = Router(topics, self._config), topics
         return self._router

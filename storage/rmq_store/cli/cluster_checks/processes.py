@@ -11,10 +11,10 @@ from dataclasses import field
 
 from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import StoreError
-from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.answers import V5_0_0
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, ClusterInfo
 from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.versions import V5_0_0
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.questions.brokers import (

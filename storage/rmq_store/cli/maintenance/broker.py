@@ -22,7 +22,7 @@ from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
 from rmq_store.format.text.host import Host
-from rmq_store.late.imports import no_collection
+from rmq_store.lazy.imports import no_collection
 
 if TYPE_CHECKING:
     from rmq_store import RetentionReport, Store, StoreConfig

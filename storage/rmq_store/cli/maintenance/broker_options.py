@@ -17,7 +17,7 @@ import click
 from rmq_store.cli.shared.parameters import NewFile, is_store_typed, missing_store, store_options
 from rmq_store.cli.shared.stop_signal import StopSignal, stopped_by_signals
 from rmq_store.errors import UsageError
-from rmq_store.late.imports import no_collection
+from rmq_store.lazy.imports import no_collection
 
 _LOOPBACK = ("127.0.0.1", 0)
 

@@ -11,7 +11,7 @@ import click
 
 from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.server.broker_server import BrokerServer

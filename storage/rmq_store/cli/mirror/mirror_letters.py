@@ -64,9 +64,9 @@ def dead_letters(
     RocketMQ broker may run on it. Exit status 4: another process imports under this name.
     """
     from rmq_store import Store
+    from rmq_store.bridge.dead_letters.into_triage import LettersIntoTriage
+    from rmq_store.bridge.dead_letters.letter_rows import LetterGroups
     from rmq_store.bridge.kafka.connect import connected
-    from rmq_store.bridge.letters.into_triage import LettersIntoTriage
-    from rmq_store.bridge.letters.letter_rows import LetterGroups
 
     wanted = LetterGroups.parse(group_rules)
     with conflict_exit(), stopped_by_signals() as stop, Store.open(root) as store, contextlib.ExitStack() as opened:
@@ -152,9 +152,9 @@ def redrive(
     broker may run on it. Exit status 1: letters were refused; 4: another process sends letters of this group.
     """
     from rmq_store import Store
+    from rmq_store.bridge.dead_letters.redrive import REDRIVEN, REFUSED, KafkaRedrive
+    from rmq_store.bridge.dead_letters.redriven_topic import transactional_id_of
     from rmq_store.bridge.kafka.connect import connected, open_writers
-    from rmq_store.bridge.letters.redrive import REDRIVEN, REFUSED, KafkaRedrive
-    from rmq_store.bridge.letters.redriven_topic import transactional_id_of
     from rmq_store.broker.filter.sql92 import compile_selector
     from rmq_store.broker.monitoring.dead_letter_rows import Wanted
     from rmq_store.errors import UsageError
@@ -190,7 +190,7 @@ def redrive(
 
 
 def _outcomes() -> tuple[str, ...]:
-    from rmq_store.bridge.letters.redrive import OUTCOMES
+    from rmq_store.bridge.dead_letters.redrive import OUTCOMES
 
     return OUTCOMES
 

@@ -16,14 +16,13 @@ from rmq_store.cli.shared.output import printable, wide_option, write_json, writ
 from rmq_store.cli.shared.parameters import Seconds, store_options
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.errors import KafkaUnavailableError, StoreError, StoreFailedError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store import Store
     from rmq_store.bridge.kafka.connection import KafkaConnection
-    from rmq_store.bridge.offsets.move import GroupPlan
     from rmq_store.bridge.offsets.pair import Link
-    from rmq_store.bridge.offsets.plan import Move, Rules
+    from rmq_store.bridge.offsets.plan import GroupPlan, Move, Rules
 
 Opened = Callable[[], AbstractContextManager["Link"]]
 
@@ -208,7 +207,7 @@ def _follow(opened: Opened, asked: _Asked, every_s: float, *, as_json: bool, dry
 
 def _plan(link: Link, asked: _Asked) -> Sequence[_Outcome]:
     """One outcome for each group; with `--all-groups`, for those that have positions on mirrored topics."""
-    from rmq_store.bridge.offsets.move import plan_move
+    from rmq_store.bridge.offsets.plan import plan_move
 
     outcomes = []
     groups = [(group, group) for group in sorted(link.source.groups())] if asked.all_groups else asked.groups
@@ -245,7 +244,7 @@ def _groups(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _commit(link: Link, outcomes: Sequence[_Outcome], asked: _Asked) -> None:
-    from rmq_store.bridge.offsets.move import apply_move
+    from rmq_store.bridge.offsets.plan import apply_move
 
     for outcome in outcomes:
         if outcome.plan is None or outcome.error:

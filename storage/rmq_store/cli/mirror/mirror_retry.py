@@ -64,9 +64,9 @@ def retry(
     it. Exit status 4: another process handles retries of this group.
     """
     from rmq_store import Store
+    from rmq_store.bridge.dead_letters.retry_return import transactional_id
+    from rmq_store.bridge.dead_letters.retry_topic import KafkaRetry
     from rmq_store.bridge.kafka.connect import connected, open_writers
-    from rmq_store.bridge.letters.retry_return import transactional_id
-    from rmq_store.bridge.letters.retry_topic import KafkaRetry
 
     with conflict_exit(), stopped_by_signals() as stop, Store.open(root) as store, contextlib.ExitStack() as opened:
         administration, reader = opened.enter_context(connected(connection))

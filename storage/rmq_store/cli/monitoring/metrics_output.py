@@ -12,7 +12,7 @@ import click
 from rmq_store.cli.shared.output import write_json
 from rmq_store.cli.shared.parameters import NewFile
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.format.text.openmetrics import MetricFamily

@@ -78,7 +78,7 @@ class ClusterGroups:
         Raises:
             MQBrokerError, RemotingError: none is known, and a broker does not tell.
         """
-        from rmq_store.remoting.admin.versions import version_name
+        from rmq_store.protocol.versions import version_name
 
         answers = self._connections(self._report, self._scope.chosen_or_all(), group)
         topics = {
@@ -242,7 +242,7 @@ class ClusterGroups:
 
 
 def _total(group: str, online: list[ConsumerConnection], tps: float, diff: int) -> GroupTotal:
-    from rmq_store.remoting.admin.versions import version_name
+    from rmq_store.protocol.versions import version_name
 
     clients = {one.client_id: one for each in online for one in each.connection_set}
     if not clients:

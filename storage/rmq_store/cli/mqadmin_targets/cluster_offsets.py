@@ -18,7 +18,7 @@ from rmq_store.cli.mqadmin_print.offsets import OffsetRow, ResetTo, offset_json
 from rmq_store.cli.mqadmin_targets.cluster_scope import Scope, masters_of, require_route
 from rmq_store.cli.shared.output import printable
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.protocol.messages import MessageQueue

@@ -12,7 +12,7 @@ import click
 from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.confirm import confirm
 from rmq_store.cli.shared.output import printable, write_json
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.broker.store.administration import Deletion

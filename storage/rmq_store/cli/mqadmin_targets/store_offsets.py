@@ -9,7 +9,7 @@ from rmq_store.cli.mqadmin_print.offsets import OffsetRow, ResetTo, offset_json
 from rmq_store.cli.shared.name_lookup import require_group, require_topic
 from rmq_store.cli.shared.output import open_to_write
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store import Store

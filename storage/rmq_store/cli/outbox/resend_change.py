@@ -13,7 +13,7 @@ from rmq_store.cli.shared.confirm import changing_options, confirm
 from rmq_store.cli.shared.output import tell, wide_option, write_json, write_table
 
 if TYPE_CHECKING:
-    from rmq_store.reliable.desk.databases import Databases
+    from rmq_store.reliable.operator.databases import Databases
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -123,21 +123,21 @@ def _run(
 
 
 def _planned(databases: Databases, ids: tuple[str, ...], action: str, oldest_ms: int) -> dict[str, str]:
-    from rmq_store.reliable.desk.manual_work import plan
+    from rmq_store.reliable.operator.manual_work import plan
 
     outcomes = plan(databases.inboxes, databases.tables, ids, action, oldest_ms=oldest_ms)
     return {message_id: str(outcome) for message_id, outcome in outcomes.items()}
 
 
 def _done_groups(databases: Databases, ids: tuple[str, ...]) -> dict[str, list[str]]:
-    from rmq_store.reliable.desk.manual_work import done_groups
+    from rmq_store.reliable.operator.manual_work import done_groups
 
     return done_groups(databases.inboxes, databases.tables, ids)
 
 
 def _change(databases: Databases, message_id: str, action: str, oldest_ms: int) -> str:
     from rmq_store.reliable.database.leases import now_ms
-    from rmq_store.reliable.desk import manual_work
+    from rmq_store.reliable.operator import manual_work
 
     if action == "retry":
         return manual_work.retry(databases.inboxes, databases.tables, message_id, now_ms(), oldest_ms=oldest_ms)

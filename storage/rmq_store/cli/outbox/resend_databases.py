@@ -12,7 +12,7 @@ import click
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.reliable.desk.databases import Databases
+    from rmq_store.reliable.operator.databases import Databases
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,7 +58,7 @@ def open_databases(
         StoreError: a database does not answer, or refuses a statement.
     """
     try:
-        from rmq_store.reliable.desk import databases
+        from rmq_store.reliable.operator import databases
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "sqlalchemy":
             raise

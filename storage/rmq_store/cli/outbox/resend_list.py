@@ -16,9 +16,9 @@ from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store.reliable.database.manual_list import ManualEntry
-    from rmq_store.reliable.desk.databases import Databases
-    from rmq_store.reliable.desk.message_report import MessageReport
-    from rmq_store.reliable.desk.stub_status import StubStatus
+    from rmq_store.reliable.operator.databases import Databases
+    from rmq_store.reliable.operator.message_report import MessageReport
+    from rmq_store.reliable.operator.stub_status import StubStatus
 
 # As in reliable.manual_list and reliable.stub_status, which need SQLAlchemy; tests compare them.
 REASONS = ("maximum", "ordered", "stuck", "illegal", "dead_letter", "in_doubt", "no_id", "same_id")
@@ -107,7 +107,7 @@ def _entries(databases: Databases, group: str | None, reason: str | None) -> Ite
 
 def _list_stubs(databases: Databases, states: Sequence[str], group: str | None, limit: int, as_json: bool) -> None:
     from rmq_store.reliable.database.leases import now_ms
-    from rmq_store.reliable.desk.stub_status import stubs_in
+    from rmq_store.reliable.operator.stub_status import stubs_in
 
     stubs = stubs_in(databases.inboxes, databases.tables, states, now_ms(), group=group)
     found = list(islice(stubs, limit + 1))
@@ -217,7 +217,7 @@ def show(
     id.
     """
     with open_databases(database, inbox, prefix, schema) as databases:
-        from rmq_store.reliable.desk.message_report import report_of
+        from rmq_store.reliable.operator.message_report import report_of
 
         report = report_of(databases.inboxes, databases.tables, message_id)
     if as_json:

@@ -12,7 +12,7 @@ from rmq_store.cli.shared.output import printable, write_json
 from rmq_store.errors import SchemaMismatchError, UsageError
 
 if TYPE_CHECKING:
-    from rmq_store.reliable.desk.databases import Databases
+    from rmq_store.reliable.operator.databases import Databases
 
 
 @click.command(

@@ -15,7 +15,7 @@ import click
 
 from rmq_store.cli.shared.parameters import Seconds
 from rmq_store.errors import StoreError, UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, parse_address_map
 
 if TYPE_CHECKING:

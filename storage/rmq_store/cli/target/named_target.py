@@ -19,7 +19,7 @@ import click
 
 from rmq_store.cli.shared.parameters import STORE_VARIABLE
 from rmq_store.cli.target.cluster_target import NAME_SERVER_VARIABLE, ClusterCommand, cluster_options
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import SCHEME
 
 _SHORT: Final = "-n"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.shared.name_lookup import require_topic
 from rmq_store.cli.shared.output import open_store, open_to_write
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store import Store

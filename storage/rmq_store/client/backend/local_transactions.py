@@ -38,7 +38,7 @@ class LocalTransactions:
     def __init__(self, brokers: Mapping[str, LocalBroker]) -> None:
         self._brokers = brokers
         self._members: dict[str, OnCheck] = {}
-        self._turn = Guard()
+        self._guard = Guard()
         self._stop: SimpleQueue[None] = SimpleQueue()
         self._thread: Background | None = None
         self._checks = {name: self._checks_of(name, broker) for name, broker in brokers.items()}
@@ -52,7 +52,7 @@ class LocalTransactions:
         if self._members.setdefault(group, on_check) is not on_check:
             raise UsageError(f"producer group {group!r} has a TransactionProducer in this backend")
         try:
-            with self._turn.entered():
+            with self._guard.entered():
                 if self._thread is None:
                     stop: SimpleQueue[None] = SimpleQueue()
                     thread = Background(lambda: self._ask(stop), "rmq-transaction-rounds")
@@ -70,7 +70,7 @@ class LocalTransactions:
     def close(self) -> None:
         """End all memberships, and the thread."""
         self._members.clear()
-        with self._turn.entered():
+        with self._guard.entered():
             self._stop.put(None)
             thread = self._thread
         if thread is not None:

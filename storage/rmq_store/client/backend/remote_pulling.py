@@ -17,7 +17,7 @@ import pyarrow as pa
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.answers import NOT_AT_SLAVE
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue, PullBatchResult, PullStatus

@@ -21,7 +21,7 @@ from rmq_store.files.locks.background import Background
 from rmq_store.files.locks.guard import Guard
 from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.properties.property_string import PRODUCER_GROUP, TRANSACTION_ID, UNIQUE_KEY
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.clients import HeartbeatData, ProducerData
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConnectError, RemotingError
 from rmq_store.protocol.messages import MessageExt
@@ -60,7 +60,7 @@ class RemoteTransactions:
         self._cluster = cluster
         self._members: dict[str, _Member] = {}
         # Two threads that open groups at a time start one thread: `close` stops no more.
-        self._turn = Guard()
+        self._guard = Guard()
         self._stop: SimpleQueue[None] = SimpleQueue()
         self._beats: Background | None = None
 
@@ -74,7 +74,7 @@ class RemoteTransactions:
             )
         self._cluster.client.on_request(RequestCode.CHECK_TRANSACTION_STATE, self.on_check)
         self.heartbeat(group, member)
-        with self._turn.entered():
+        with self._guard.entered():
             if self._beats is None:
                 self._beats = Background(self._beat, "rmq-producer-heartbeats")
                 self._beats.start()

@@ -22,7 +22,7 @@ from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.properties.property_string import encode_properties
 from rmq_store.format.text.names import RETRY_PREFIX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 
 CLUSTER_ROWS_SCHEMA: Final = pa.schema([("brokerName", pa.string()), *ROWS_SCHEMA])

@@ -17,7 +17,7 @@ from rmq_store.remoting.questions.messages import ask_message, read_message
 _PAUSE_S = 0.2
 
 
-class Place(NamedTuple):
+class MessageLocation(NamedTuple):
     """A message as a row names it."""
 
     broker_name: str
@@ -33,7 +33,7 @@ class OriginalReading:
         self._patience_ms = patience_ms
         self._sleep = sleep
 
-    def read(self, places: Sequence[Place], first_row: int) -> list[StoredMessage]:
+    def read(self, locations: Sequence[MessageLocation], first_row: int) -> list[StoredMessage]:
         """The messages of rows, in their order; the first one is row `first_row` in errors.
 
         Raises:
@@ -43,34 +43,38 @@ class OriginalReading:
         """
         until_ms = self._cluster.timer() + self._patience_ms
         asked = {
-            at: Question(place.broker_name, ask_message(place.commit_log_offset), partial(_read, place, first_row + at))
-            for at, place in enumerate(places)
+            at: Question(
+                location.broker_name,
+                ask_message(location.commit_log_offset),
+                partial(_read, location, first_row + at),
+            )
+            for at, location in enumerate(locations)
         }
         told = waiting(self._cluster, asked, until_ms, pause_s=_PAUSE_S, sleep=self._sleep)
         return list(told.required().values())
 
 
-def _read(place: Place, row: int, answer: Given, broker_name: str) -> StoredMessage:
+def _read(location: MessageLocation, row: int, answer: Given, broker_name: str) -> StoredMessage:
     frame = read_message(answer, broker_name)
     if not frame:
         remark = "" if isinstance(answer, RemotingError) else answer.remark
         raise ResponseError(
             ResponseCode.SYSTEM_ERROR,
-            f"row {row}: look message by offset failed, {place.commit_log_offset}: broker {broker_name!r} has no "
+            f"row {row}: look message by offset failed, {location.commit_log_offset}: broker {broker_name!r} has no "
             f"message there (any more): {remark or ''}",
         )
-    return _checked(decode_frame(memoryview(frame), 0, len(frame)), place, row)
+    return _checked(decode_frame(memoryview(frame), 0, len(frame)), location, row)
 
 
-def _checked(message: StoredMessage, place: Place, row: int) -> StoredMessage:
-    if message.msg_id != place.msg_id:
+def _checked(message: StoredMessage, location: MessageLocation, row: int) -> StoredMessage:
+    if message.msg_id != location.msg_id:
         raise UsageError(
-            f"row {row}: the message at {place.commit_log_offset} of broker {place.broker_name!r} is "
-            f"{message.msg_id!r}, not {place.msg_id!r}"
+            f"row {row}: the message at {location.commit_log_offset} of broker {location.broker_name!r} is "
+            f"{message.msg_id!r}, not {location.msg_id!r}"
         )
     if not message.is_dispatchable:
         raise ResponseError(
             ResponseCode.SYSTEM_ERROR,
-            f"row {row}: {place.commit_log_offset} is a half message: no consumer gets it",
+            f"row {row}: {location.commit_log_offset} is a half message: no consumer gets it",
         )
     return message

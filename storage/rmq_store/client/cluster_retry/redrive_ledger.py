@@ -27,7 +27,7 @@ from rmq_store.client.cluster_sink.records import Offsets
 from rmq_store.client.delivery.journal_topic import JournalTopic
 from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.errors import OffsetOutOfRangeError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
@@ -143,14 +143,14 @@ class RedriveLedger:
 
         Raises:
             SendInDoubtError: the master does not answer.
-            RemotingError, MQBrokerError, SlaveBehindError: the queue cannot be read.
+            Others as `read_range`: the queue cannot be read.
         """
         queue = queue_of(ledger.broker_name)
         if not at_master and not self._is_routed(ledger.broker_name):
             return
         for is_last_try in (False, True):  # retention may be faster once
             if at_master:
-                first, end = self._reading.ranges([queue])[queue].min_offset, self._reading.ends([queue])[queue]
+                first, end = self._reading.begins([queue])[queue], self._reading.ends([queue])[queue]
             else:
                 limits = queue_ranges(self._cluster, [queue])[queue]
                 first, end = limits.min_offset, limits.max_offset
@@ -170,7 +170,7 @@ class RedriveLedger:
 
         Raises:
             MQBrokerError: the broker refuses it. MQClientError: it does not take it within the patience.
-            SendInDoubtError: it does not show it in its queue.
+            SendInDoubtError: it does not show it in its queue. RemotingCommandError: as `JournalTopic.append`.
         """
         if not self._is_routed(broker_name):
             create_topic(self._cluster, LEDGER_TOPIC, 1, broker_names=[broker_name])

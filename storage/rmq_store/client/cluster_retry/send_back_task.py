@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from rmq_store.broker.metadata.groups import SubscriptionGroup
-from rmq_store.client.cluster_retry.originals import OriginalReading, Place
+from rmq_store.client.cluster_retry.originals import MessageLocation, OriginalReading
 from rmq_store.client.cluster_retry.retry_copies import retry_copy
 from rmq_store.client.cluster_retry.send_back_check import SendBackCheck
 from rmq_store.client.cluster_retry.stored_copies import key_of_next_copy
@@ -33,7 +33,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.text.names import retry_topic
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
 from rmq_store.protocol.errors import MQBrokerError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
@@ -141,21 +141,21 @@ class SendBackTask:
 
     def _write(self, rows: pa.RecordBatch) -> None:
         columns = [rows.column(name).to_pylist() for name in ("brokerName", "commitLogOffset", "msgId")]
-        places = [Place(*values) for values in zip(*columns, strict=True)]
-        for at, place in enumerate(places):
-            if place.broker_name is None or place.commit_log_offset is None:
+        locations = [MessageLocation(*values) for values in zip(*columns, strict=True)]
+        for at, location in enumerate(locations):
+            if location.broker_name is None or location.commit_log_offset is None:
                 raise UsageError(f"row {self._rows + at} names no message: brokerName or commitLogOffset is NULL")
-        messages = self._originals.read(places, self._rows)
+        messages = self._originals.read(locations, self._rows)
         were_sent = [False] * len(messages)
         if self._check is not None:
-            self._check.prepare({place.broker_name for place in places})
+            self._check.prepare({location.broker_name for location in locations})
             were_sent = self._check.were_sent([key_of_next_copy(message) for message in messages])
         sends = []
         for at, (message, (level, reasons)) in enumerate(zip(messages, _wishes(rows), strict=True)):
             if were_sent[at]:
                 self._found += 1
                 continue
-            sends.append(self._single(places[at], message, level, reasons, self._rows + at))
+            sends.append(self._single(locations[at], message, level, reasons, self._rows + at))
         for stored in self._sends.send_all(sends):
             self._sent += not stored.was_found
             self._found += stored.was_found
@@ -166,19 +166,24 @@ class SendBackTask:
                         f"a message is sent back with status {stored.weak_status}: onStoreStatus=fail asks for the end "
                         "of the batch"
                     )
-        self._rows += len(places)
+        self._rows += len(locations)
 
     def _single(
-        self, place: Place, message: StoredMessage, delay_level: int, reasons: Mapping[str, str] | None, row: int
+        self,
+        location: MessageLocation,
+        message: StoredMessage,
+        delay_level: int,
+        reasons: Mapping[str, str] | None,
+        row: int,
     ) -> Single:
         command = None
         if reasons is not None:
-            command = self._with_reasons(place.broker_name, message, delay_level, reasons)
+            command = self._with_reasons(location.broker_name, message, delay_level, reasons)
             self._without_reasons += command is None
         if command is None:
-            command = self._by_number(place.broker_name, message, delay_level)
-        subject = f"row {row}: the message {place.msg_id} of broker {place.broker_name!r}"
-        return Single(place.broker_name, command, key_of_next_copy(message), subject)
+            command = self._by_number(location.broker_name, message, delay_level)
+        subject = f"row {row}: the message {location.msg_id} of broker {location.broker_name!r}"
+        return Single(location.broker_name, command, key_of_next_copy(message), subject)
 
     def _by_number(self, broker_name: str, message: StoredMessage, delay_level: int) -> RemotingCommand:
         return send_back_request(

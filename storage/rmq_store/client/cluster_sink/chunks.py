@@ -1,6 +1,6 @@
 """Rows that go to a broker in one request, and how rows become such chunks. Pure, data plane.
 
-Rows of a lane (a topic, or one queue of it) keep their order. The rows of a chunk have one header:
+Rows of a target (a topic, or one queue of it) keep their order. The rows of a chunk have one header:
 with a row that needs another one a new chunk begins.
 """
 
@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
+from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageQueue
 
 Bytes = npt.NDArray[np.uint8]
@@ -31,8 +32,9 @@ CHUNK_ROWS_MAX: Final = 16_384
 PENDING_BYTES_MAX: Final = 32 << 20
 
 
-class Lane(NamedTuple):
-    """Where rows go: any writable queue of the topic, or the one that their sharding key or the caller has chosen."""
+class TargetQueue(NamedTuple):
+    """The target of rows: any writable queue of the topic, or the one that their sharding key or the caller has chosen.
+    """
 
     topic: str
     queue: MessageQueue | None
@@ -54,9 +56,10 @@ class Chunk:
 
     `ends` (n,): where the entries end in `body`. `first_row`: the number of its first row in the task, for errors.
     `number`: those of a task count up in the order in which they are sent first. `was_busy`: why it was not stored.
+    `doubt`: a try after which it may be stored, and nobody has looked.
     """
 
-    lane: Lane
+    target: TargetQueue
     shared: Shared
     body: bytes
     ends: Int64
@@ -70,6 +73,7 @@ class Chunk:
     last_reason: str = ""
     was_busy: bool = False
     not_before_ms: float = 0.0
+    doubt: ClientError | None = None
 
     @property
     def row_count(self) -> int:
@@ -90,9 +94,9 @@ class Chunk:
 
 @dataclass(slots=True)
 class Rows:
-    """n rows of one lane, in their order: entries one behind another, and `shared` for all of them."""
+    """n rows of one target, in their order: entries one behind another, and `shared` for all of them."""
 
-    lane: Lane
+    target: TargetQueue
     shared: Shared
     sizes: Int64
     entries: Bytes
@@ -110,30 +114,32 @@ class _Pending:
 
 
 class ChunkMaker:
-    """Collects rows lane by lane until a chunk is full. Holds PENDING_BYTES_MAX at most, and what one `add` brings."""
+    """Collects the rows of each target until a chunk is full. Holds PENDING_BYTES_MAX at most, and what one `add`
+    brings.
+    """
 
     def __init__(self) -> None:
-        self._lanes: dict[Lane, _Pending] = {}
+        self._targets: dict[TargetQueue, _Pending] = {}
         self._bytes = 0
 
     def add(self, rows: Rows) -> Iterator[Chunk]:
         """Yield the chunks that these rows complete."""
         if rows.shared.single:
-            yield from self._flush(rows.lane)
+            yield from self._flush(rows.target)
             yield from _cut(rows, np.arange(1, len(rows.sizes)))
             return
-        pending = self._lanes.get(rows.lane)
+        pending = self._targets.get(rows.target)
         if pending is not None and pending.shared != rows.shared:
-            yield from self._flush(rows.lane)
+            yield from self._flush(rows.target)
             pending = None
         before_bytes, before_rows = (pending.bytes, pending.rows) if pending is not None else (0, 0)
         cuts = _cuts(rows.sizes, before_bytes, before_rows)
         if cuts[:1] == [0]:
-            yield from self._flush(rows.lane)
+            yield from self._flush(rows.target)
         for number, piece in enumerate(_slices(rows, cuts)):
             if number:
-                yield from self._flush(rows.lane)
-            pending = self._lanes.setdefault(rows.lane, _Pending(rows.shared))
+                yield from self._flush(rows.target)
+            pending = self._targets.setdefault(rows.target, _Pending(rows.shared))
             size = int(piece.sizes.sum())
             pending.pieces.append(piece)
             pending.bytes += size
@@ -144,17 +150,17 @@ class ChunkMaker:
 
     def flush(self) -> Iterator[Chunk]:
         """Yield what is left, as chunks that are not full."""
-        for lane in list(self._lanes):
-            yield from self._flush(lane)
+        for target in list(self._targets):
+            yield from self._flush(target)
 
-    def _flush(self, lane: Lane) -> Iterator[Chunk]:
-        pending = self._lanes.pop(lane, None)
+    def _flush(self, target: TargetQueue) -> Iterator[Chunk]:
+        pending = self._targets.pop(target, None)
         if pending is None:
             return
         self._bytes -= pending.bytes
         pieces = pending.pieces
         yield Chunk(
-            lane,
+            target,
             pending.shared,
             b"".join(piece.entries.tobytes() for piece in pieces),
             np.cumsum(np.concatenate([piece.sizes for piece in pieces])),
@@ -188,7 +194,7 @@ def _slices(rows: Rows, cuts: list[int] | Int64) -> Iterator[Rows]:
         if end > start:
             first = int(ends[start - 1]) if start else 0
             yield Rows(
-                rows.lane, rows.shared, rows.sizes[start:end], rows.entries[first : int(ends[end - 1])],
+                rows.target, rows.shared, rows.sizes[start:end], rows.entries[first : int(ends[end - 1])],
                 rows.keys[KEY_BYTES * start : KEY_BYTES * end] if has_keys else rows.keys,
                 rows.checks[start:end] if has_keys else rows.checks, rows.first_row + start,
             )  # fmt: skip
@@ -197,6 +203,6 @@ def _slices(rows: Rows, cuts: list[int] | Int64) -> Iterator[Rows]:
 def _cut(rows: Rows, cuts: Int64) -> Iterator[Chunk]:
     for piece in _slices(rows, cuts):
         yield Chunk(
-            piece.lane, piece.shared, piece.entries.tobytes(), np.cumsum(piece.sizes), piece.keys, piece.checks,
+            piece.target, piece.shared, piece.entries.tobytes(), np.cumsum(piece.sizes), piece.keys, piece.checks,
             piece.first_row,
         )  # fmt: skip

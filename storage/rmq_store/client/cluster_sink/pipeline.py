@@ -30,13 +30,13 @@ import numpy.typing as npt
 
 from rmq_store import real_time
 from rmq_store.backoff import Backoff
-from rmq_store.client.cluster_sink.chunks import Chunk, Lane
+from rmq_store.client.cluster_sink.chunks import Chunk, TargetQueue
 from rmq_store.client.cluster_sink.queue_choice import QueueChoice
-from rmq_store.client.delivery.outcome import Outcome, Verdict, verdict_of
-from rmq_store.client.delivery.request import Topics, batch_request, single_request, stored_offset
+from rmq_store.client.delivery.outcome import SendOutcome, Verdict, verdict_of
+from rmq_store.client.delivery.request import TopicNames, batch_request, single_request, stored_offset
 from rmq_store.client.producer.fault_strategy import LatencyPreset
 from rmq_store.format.batches.batch_bodies import decode_entry
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -49,7 +49,7 @@ BUFFERED_BYTES_MAX: Final = 16 << 20
 _PAUSES: Final = Backoff(first_ms=100, max_ms=1_000)
 
 
-class Brokers(Topics, Protocol):
+class Brokers(TopicNames, Protocol):
     """A cluster, as far as sends need it."""
 
     def submit_broker(self, broker_name: str, request: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
@@ -127,7 +127,7 @@ class Pipeline:
         self._now_ms = now_ms
         self._sleep = sleep
         self._choice = QueueChoice(queues_of, settings.latency, timer, random_start)
-        self._waiting: dict[Lane, deque[Chunk]] = {}
+        self._waiting: dict[TargetQueue, deque[Chunk]] = {}
         self._flights: dict[MessageQueue, _Flight] = {}
         self._done: queues.SimpleQueue[tuple[MessageQueue, Future[RemotingCommand], float]] = queues.SimpleQueue()
         self._buffered_bytes = 0
@@ -144,7 +144,7 @@ class Pipeline:
         """
         chunk.number = self._chunk_count
         self._chunk_count += 1
-        self._waiting.setdefault(chunk.lane, deque()).append(chunk)
+        self._waiting.setdefault(chunk.target, deque()).append(chunk)
         self._buffered_bytes += len(chunk.body)
         self._start()
         while self._buffered_bytes > BUFFERED_BYTES_MAX:
@@ -182,7 +182,7 @@ class Pipeline:
     def _start(self) -> float | None:
         """Send what may be sent. Returns after how many ms more may be; None: when an answer comes."""
         soonest: float | None = None
-        for lane, chunks in list(self._waiting.items()):
+        for target, chunks in list(self._waiting.items()):
             while chunks:
                 now = self._timer()
                 queue, at_ms = self._choice.choose(chunks[0], self._flights, now)
@@ -193,7 +193,7 @@ class Pipeline:
                     soonest = at_ms - now if soonest is None else min(soonest, at_ms - now)
                 break
             if not chunks:
-                del self._waiting[lane]
+                del self._waiting[target]
         return soonest
 
     def _submit(self, chunk: Chunk, queue: MessageQueue, now: float) -> None:
@@ -219,17 +219,19 @@ class Pipeline:
         error = future.exception()
         answer = future.result() if error is None else None
         verdict = verdict_of(answer if answer is not None else error)  # type: ignore[arg-type]
-        is_stored = verdict.outcome in (Outcome.STORED, Outcome.STORED_WEAKLY)
+        is_stored = verdict.outcome in (SendOutcome.STORED, SendOutcome.STORED_WEAKLY)
         self._choice.note_answer(broker_name, at_ms - flight.sent_ms, is_stored=is_stored)
         if is_stored:
             window.grow(len(chunk.body))
             self._count(chunk, flight.queue, None if answer is None else stored_offset(answer.ext_fields))
-            if verdict.outcome is Outcome.STORED_WEAKLY:
+            if verdict.outcome is SendOutcome.STORED_WEAKLY:
                 self._weak(chunk, flight.queue, verdict)
             return
-        if verdict.outcome is Outcome.REFUSED:
+        if verdict.outcome is SendOutcome.REFUSED:
             reason = f"{verdict.reason} TOPIC: {flight.queue.topic}"
-            raise MQBrokerError(verdict.code or 0, reason, broker_name, verdict.address)
+            refusal = MQBrokerError(verdict.code or 0, reason, broker_name, verdict.address)
+            refusal.doubt = chunk.doubt
+            raise refusal
         self._warn(broker_name, verdict)
         if verdict.code is None:
             self._brokers.not_reached(broker_name)
@@ -239,9 +241,11 @@ class Pipeline:
         """The chunk is not stored, or nobody knows."""
         size = len(chunk.body)
         left: Chunk | None = chunk
-        if verdict.outcome is Outcome.UNKNOWN and self._verifier is not None:
+        if verdict.outcome is SendOutcome.UNKNOWN and self._verifier is not None:
             found = self._verified(self._verifier, chunk, queue, verdict.reason)
             left = chunk.without(found) if found.any() else chunk
+        elif verdict.outcome is SendOutcome.UNKNOWN and chunk.doubt is None:
+            chunk.doubt = MQClientError(verdict.reason, -1 if verdict.code is None else verdict.code)
         if left is None:
             self._buffered_bytes -= size
             return
@@ -254,8 +258,8 @@ class Pipeline:
         if left.tries > 1 or not self._choice.has_other_broker(left, queue.broker_name):
             left.not_before_ms = self._timer() + _PAUSES.wait_ms(left.tries)
         self.counts.retries += 1
-        chunks = self._waiting.setdefault(left.lane, deque())
-        # In front of all that is newer: another one of its lane may have come back before.
+        chunks = self._waiting.setdefault(left.target, deque())
+        # In front of all that is newer: another one of its target may have come back before.
         chunks.insert(next((at for at, one in enumerate(chunks) if one.number > left.number), len(chunks)), left)
 
     def _verified(
@@ -275,11 +279,14 @@ class Pipeline:
         return found
 
     def _give_up(self, chunk: Chunk, broker_name: str, reason: str, code: int | None = None) -> None:
-        raise MQClientError(
-            f"row {chunk.first_row} and {chunk.row_count - 1} more for topic {chunk.lane.topic!r} could not be stored "
-            f"in {self._settings.send_timeout_ms} ms and {chunk.tries} tries, last at broker {broker_name!r}: {reason}",
+        error = MQClientError(
+            f"row {chunk.first_row} and {chunk.row_count - 1} more for topic {chunk.target.topic!r} could not be "
+            f"stored in {self._settings.send_timeout_ms} ms and {chunk.tries} tries, last at broker {broker_name!r}: "
+            f"{reason}",
             -1 if code is None else code,
         )
+        error.doubt = chunk.doubt
+        raise error
 
     def _count(self, chunk: Chunk, queue: MessageQueue, offset: int | None) -> None:
         self._buffered_bytes -= len(chunk.body)
@@ -307,7 +314,7 @@ class Pipeline:
             _log.warning("broker %r: a send is %s: %s", broker_name, verdict.outcome.value, verdict.reason)
 
 
-def request_of(topics: Topics, chunk: Chunk, queue: MessageQueue, group: str, now_ms: int) -> RemotingCommand:
+def request_of(topics: TopicNames, chunk: Chunk, queue: MessageQueue, group: str, now_ms: int) -> RemotingCommand:
     """The request that stores a chunk in a queue. Rows without a born time get `now_ms`."""
     sys_flag, born_ms, is_single = chunk.shared
     born_ms = born_ms or now_ms

@@ -70,8 +70,8 @@ class QueueChoice:
 
     def has_other_broker(self, chunk: Chunk, broker_name: str) -> bool:
         """Whether a chunk may go to another broker than this one."""
-        return chunk.lane.queue is None and any(
-            one.broker_name != broker_name for one in self._queues_of(chunk.lane.topic)
+        return chunk.target.queue is None and any(
+            one.broker_name != broker_name for one in self._queues_of(chunk.target.topic)
         )
 
     def choose(
@@ -83,10 +83,10 @@ class QueueChoice:
         if chunk.not_before_ms > now_ms:
             return None, chunk.not_before_ms
         size = len(chunk.body)
-        own = chunk.lane.queue
+        own = chunk.target.queue
         if own is not None:
             return (None, None) if own in in_flight else (own, self._opens_at_ms(own, size, now_ms))
-        all_queues = self._queues_of(chunk.lane.topic)
+        all_queues = self._queues_of(chunk.target.topic)
         idle = [one for one in all_queues if one not in in_flight]
         wanted, is_bound = self._in_order(chunk, all_queues, idle)
         opens = {one: at for one in wanted if (at := self._opens_at_ms(one, size, now_ms)) is not None}

@@ -29,11 +29,13 @@ from typing import Final
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
 from rmq_store.client.delivery.journal_topic import JournalTopic
 from rmq_store.client.delivery.queue_reading import QueueReading
-from rmq_store.errors import OffsetOutOfRangeError
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, SendInDoubtError, SlaveBehindError
+from rmq_store.protocol.answers import is_away
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import queue_ranges, search_offset
+from rmq_store.remoting.cluster.gather import At
+from rmq_store.remoting.cluster.offsets import search_offset
+from rmq_store.remoting.cluster.pulling import READ_ERRORS
 from rmq_store.remoting.cluster.topics import create_topic
 
 _log = logging.getLogger(__name__)
@@ -43,7 +45,6 @@ RECORD_TOPIC: Final = "PYRMQ_SINK_RECORDS"
 _COPIES: Final = 2
 _WINDOW: Final = 1024
 _CLOCK_SKEW_MS: Final = 10 * 60_000
-_READ_ERRORS: Final = (RemotingError, MQBrokerError, SlaveBehindError, OffsetOutOfRangeError)
 
 
 class RecordTopic:
@@ -99,7 +100,7 @@ class RecordTopic:
         Raises:
             MQBrokerError: too many brokers refuse it. MQClientError: too few take it within the patience of the
                 reading.
-            SendInDoubtError: a broker that has taken it cannot be read.
+            SendInDoubtError: a broker that has taken it cannot be read. RemotingCommandError: as `JournalTopic.append`.
         """
         queues = self._queues(record.part)
         # Those that have just answered first.
@@ -110,7 +111,7 @@ class RecordTopic:
         )  # fmt: skip
         try:
             return self._missed(record, stored)
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise _in_doubt(error) from error
 
     def _missed(self, own: Record, stored: Offsets) -> Offsets:
@@ -162,9 +163,7 @@ class RecordTopic:
         """The records of a part of a write in one queue, and when an earlier batch of it was recorded."""
         end = whole_end
         try:
-            begin = queue_ranges(self._cluster, [queue])[queue].min_offset
-            if not_before_ms is not None and begin < end:
-                begin = max(begin, search_offset(self._cluster, queue, not_before_ms))
+            begin = self._begin(queue, end, not_before_ms)
             found: list[Record] = []
             window = _WINDOW
             earlier_ms = None
@@ -182,8 +181,20 @@ class RecordTopic:
                 end, window = start, 4 * window
             self._read_ends[queue] = whole_end
             return found, earlier_ms
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise _in_doubt(error) from error
+
+    def _begin(self, queue: MessageQueue, end: int, not_before_ms: int | None) -> int:
+        """The offset where a search may stop, as only the master tells it: a slave that came late begins later."""
+        begin = self._reading.begins([queue])[queue]
+        if not_before_ms is None or begin >= end:
+            return begin
+        try:
+            return max(begin, search_offset(self._cluster, queue, not_before_ms, At.MASTERS))
+        except (RemotingError, MQBrokerError) as error:
+            if not is_away(error):
+                raise
+            return begin
 
     def _records(
         self, queue: MessageQueue, start: int, end: int, part: WritePart

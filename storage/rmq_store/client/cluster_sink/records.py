@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 
 _VERSION: Final = 1

@@ -1,4 +1,4 @@
-"""Rows of an Arrow batch as entries of batch bodies, lane by lane (data plane).
+"""Rows of an Arrow batch as entries of batch bodies, target by target (data plane).
 
 A row's queue is the one that it names (`useQueueId`), or that of its sharding key, or any of its topic. With a delay
 level or a time of delivery it goes alone, and so do rows for retry and dead-letter topics: brokers refuse these in a
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.client.cluster_sink.chunks import Lane, Rows, Shared
+from rmq_store.client.cluster_sink.chunks import Rows, Shared, TargetQueue
 from rmq_store.errors import UsageError
 from rmq_store.format.batches.batch_bodies import KEY_BYTES, batch_entries
 from rmq_store.format.batches.content_keys import (
@@ -36,8 +36,8 @@ from rmq_store.format.text.hashing import java_hash, java_hashes
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ReplayConflictError
 from rmq_store.protocol.messages import MessageQueue
 
@@ -202,7 +202,7 @@ class RowEncoder:
     ) -> Rows:
         first, last = int(rows[0]), int(rows[-1])
         sizes = offsets[rows + 1] - offsets[rows]
-        lane, shared = queues.lane(int(codes.topics[first]), int(codes.queues[first])), codes.shared(first)
+        target, shared = queues.target(int(codes.topics[first]), int(codes.queues[first])), codes.shared(first)
         if last - first + 1 == len(rows):  # one behind another
             taken = entries[offsets[first] : offsets[last + 1]]
             picked = slice(first, last + 1)
@@ -212,7 +212,8 @@ class RowEncoder:
             taken = data[taken_offsets[0] : taken_offsets[-1]]
             picked = rows  # type: ignore[assignment]
         row_keys = keys.reshape(-1, KEY_BYTES)[picked].ravel() if len(keys) else keys
-        return Rows(lane, shared, sizes, taken, row_keys, checks[picked] if len(checks) else checks, first_row + first)
+        row_checks = checks[picked] if len(checks) else checks
+        return Rows(target, shared, sizes, taken, row_keys, row_checks, first_row + first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +234,9 @@ class _Queues:
         self.codes = codes.astype(np.int64)
         self._queues = {code: targets.queues(name) for code, name in used.items()}
 
-    def lane(self, code: int, queue: int) -> Lane:
-        """The lane of rows of a topic."""
-        return Lane(self.names[code], None if queue < 0 else self._queues[code][queue])
+    def target(self, code: int, queue: int) -> TargetQueue:
+        """The target of rows of a topic."""
+        return TargetQueue(self.names[code], None if queue < 0 else self._queues[code][queue])
 
     def chosen(self, batch: pa.RecordBatch, use_queue_id: bool) -> _Chosen:
         """The queues that rows name, or that their sharding keys lead to."""
@@ -334,14 +335,14 @@ class _Codes:
         return Shared(int(self._sys_flags[row]), int(self._born_ms[row]), bool(self._singles[row]))
 
     def groups(self, kept: Int64 | None) -> Iterator[Int64]:
-        """Yield the rows of each lane, split where the header changes; rows keep their order within a lane."""
+        """Yield the rows of each target, split where the header changes; rows keep their order within a target."""
         rows = np.arange(len(self.topics)) if kept is None else kept
         if not len(rows):
             return
-        lanes = [column for column in (self.topics, self.queues) if _varies(column)]
-        if lanes:
-            rows = rows[np.lexsort([column[rows] for column in lanes])]  # stable
-        columns = [c for c in (*lanes, self._sys_flags, self._born_ms, self._singles) if _varies(c)]
+        targets = [column for column in (self.topics, self.queues) if _varies(column)]
+        if targets:
+            rows = rows[np.lexsort([column[rows] for column in targets])]  # stable
+        columns = [c for c in (*targets, self._sys_flags, self._born_ms, self._singles) if _varies(c)]
         changes = np.zeros(len(rows) - 1, np.bool_)
         for column in columns:
             changes |= column[rows[1:]] != column[rows[:-1]]

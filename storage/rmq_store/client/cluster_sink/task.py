@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import random
@@ -22,14 +21,14 @@ from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.replay import ReplayCheck
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncoder
+from rmq_store.client.delivery.deliver import submitted
 from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.client.delivery.timers import refuse_timers
 from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.format.batches.content_keys import FoundKeys, KeyMaker, seed_of
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import validate_topic
-from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -201,14 +200,8 @@ class _Masters:
 
     def submit_broker(self, broker_name: str, request: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
         """As `Brokers.submit_broker`."""
-        try:
-            return self._cluster.submit_broker(broker_name, request, timeout_ms)
-        except RemotingError as error:
-            failed: Future[RemotingCommand] = Future()
-            failed.set_exception(error)
-            return failed
+        return submitted(self._cluster, broker_name, request, timeout_ms)
 
     def not_reached(self, broker_name: str) -> None:
         """As `Brokers.not_reached`."""
-        with contextlib.suppress(RemotingError, MQBrokerError):
-            self._cluster.routes.not_reached(broker_name)
+        self._cluster.routes.not_reached(broker_name)

@@ -17,7 +17,7 @@ from rmq_store.client.consume_service.row_batch import RowBatch
 from rmq_store.client.consume_service.send_back import reset_retry_topics
 from rmq_store.client.consume_service.undecoded import parts
 from rmq_store.client.group.rebalance import Assignment
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.stored_messages import undecoded_rows
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageExt, MessageQueue
 
 ACK_ALL = (1 << 31) - 1  # Integer.MAX_VALUE

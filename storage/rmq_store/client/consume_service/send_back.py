@@ -23,7 +23,7 @@ from rmq_store.format.frames.message import Message
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.delay_levels import retry_level
 from rmq_store.format.text.names import retry_topic
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageExt, add_properties
 from rmq_store.protocol.stored_messages import messages_of

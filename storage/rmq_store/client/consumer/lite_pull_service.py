@@ -19,7 +19,7 @@ from rmq_store.client.group.offset_store import OffsetStore
 from rmq_store.client.group.rebalance import Assignment
 from rmq_store.client.group.start_offset import pull_from_where
 from rmq_store.client.group.timers import SteadyClock
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PullStatus
 

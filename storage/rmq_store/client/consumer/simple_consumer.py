@@ -35,7 +35,7 @@ from rmq_store.errors import UsageError
 from rmq_store.files.locks.background import Pool
 from rmq_store.files.locks.guard import Guard
 from rmq_store.format.text.names import retry_topic, validate_group, validate_topic
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ClientError
 
 _log = logging.getLogger(__name__)

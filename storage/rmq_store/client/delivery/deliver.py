@@ -5,14 +5,16 @@
     not stored                sent again after a pause
     unknown                   the queues are read first (`Verifier`), and only what is not there is sent again. Without
                               a verifier it is sent again after a pause, which is at least once
-    refused, and 16 and 17    MQBrokerError at once, if no other broker will do
+    refused                   MQBrokerError at once, if no other broker will do. So are 16 and 17, which `outcome` calls
+                              not stored, because this broker repeats them
 
     `send_all`                each message has its broker, and no other one will do
     `send_copies`             one message, and any of several brokers will do: one that does not take it is passed over,
                               one that is busy, or whose answer is lost, is asked a few times first
 
 The requests of one call have a common budget. It stands still while queues are read, which has a limit of its own.
-Their order is not kept.
+When it is over, `send_copies` still asks once each broker that it needs and has not asked. The order of requests is not
+kept.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from dataclasses import field
 from typing import Final, Protocol
 
 from rmq_store.backoff import Backoff
-from rmq_store.client.delivery.outcome import Outcome, Verdict, verdict_of
-from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, ResponseCode
+from rmq_store.client.delivery.outcome import SendOutcome, Verdict, verdict_of
+from rmq_store.lazy.dataclasses import dataclass
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
 
@@ -41,7 +43,7 @@ REQUEST_TIMEOUT_MS: Final = 3_000
 _BACKOFF: Final = Backoff(100, 1_000)
 # So often a broker is asked that is busy or does not answer, before another one gets the copy.
 _TRIES_THERE: Final = 4
-# Another broker may take what one refuses so (its topic is not there, or not written); the same one does not.
+# `outcome` calls them not stored, as another broker may have the topic, and write it; the same one repeats them.
 _FINAL: Final = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
 
 
@@ -78,7 +80,7 @@ class Stored:
 
 
 @dataclass(slots=True)
-class _Open:
+class _Progress:
     """The requests of one call, by number. `left`: neither stored nor refused, the next one first. `verdicts`: of their
     last tries. `tries`: of a broker that is busy or silent, since another one was asked.
     """
@@ -93,11 +95,13 @@ class _Open:
         self.stored[number] = stored
         self.left.remove(number)
 
-    def pass_over(self, number: int, verdict: Verdict) -> None:
-        """The message is not stored by this try: note where it goes next."""
+    def note_not_stored(self, number: int, verdict: Verdict) -> None:
+        """The message is not known to be stored by this try. If its broker is neither busy nor silent, or was asked a
+        few times, the others come first.
+        """
         self.verdicts[number] = verdict
         self.tries[number] = self.tries.get(number, 0) + 1
-        if not (verdict.is_busy or verdict.outcome is Outcome.UNKNOWN) or self.tries[number] >= _TRIES_THERE:
+        if not (verdict.is_busy or verdict.outcome is SendOutcome.UNKNOWN) or self.tries[number] >= _TRIES_THERE:
             self.tries[number] = 0
             self.left.remove(number)
             self.left.append(number)
@@ -124,23 +128,25 @@ class Delivery:
         self._budget_ms = budget_ms
         self._verifier = verifier
         self._sleep = sleep
-        self._warned: set[tuple[str, Outcome]] = set()
+        self._warned: set[tuple[str, SendOutcome]] = set()
 
     def send_all(self, sends: Sequence[Single]) -> list[Stored]:
         """Return when all messages are stored, with what is known of each, in the order of the requests.
 
         Raises:
-            MQBrokerError: a broker refuses one. MQClientError: the time is over, and some are not stored.
-            SendInDoubtError: some may be stored. Messages before them stay stored in any case.
+            MQBrokerError: a broker refuses one. MQClientError: the time is over, and some are not known to be stored.
+            SendInDoubtError: some may be stored, and their queues cannot be read. Any of the others may be stored,
+                whatever is raised.
         """
-        found = self._send(sends, len(sends), len(sends))
-        if found.left:
-            first = sends[min(found.left)]
+        progress = self._send(sends, len(sends), len(sends))
+        if progress.left:
+            first = sends[min(progress.left)]
             raise self._given_up(
-                found, f"{first.subject} and {len(found.left) - 1} more could not be stored in {self._budget_ms} ms at",
+                progress,
+                f"{first.subject} and {len(progress.left) - 1} more could not be stored in {self._budget_ms} ms at",
                 sends,
-            )  # fmt: skip
-        return [found.stored[number] for number in range(len(sends))]
+            )
+        return [progress.stored[number] for number in range(len(sends))]
 
     def send_copies(self, sends: Sequence[Single], wanted: int, needed: int) -> dict[int, Stored]:
         """Store a message at `wanted` of the brokers of `sends`, the first ones if they take it; fewer are enough, but
@@ -151,65 +157,67 @@ class Delivery:
             MQBrokerError: so many refuse it that fewer than `needed` are left.
             MQClientError: the time is over, and fewer than `needed` have it.
         """
-        found = self._send(sends, wanted, needed)
-        if len(found.stored) < needed:
+        progress = self._send(sends, wanted, needed)
+        if len(progress.stored) < needed:
             raise self._given_up(
-                found, f"{len(found.stored)} of {len(sends)} brokers take {sends[0].subject} in {self._budget_ms} ms, "
-                f"and {needed} must:", sends,
-            )  # fmt: skip
-        return found.stored
+                progress,
+                f"{len(progress.stored)} of {len(sends)} brokers take {sends[0].subject} in {self._budget_ms} ms, "
+                f"and {needed} must:",
+                sends,
+            )
+        return progress.stored
 
-    def _send(self, sends: Sequence[Single], wanted: int, needed: int) -> _Open:
+    def _send(self, sends: Sequence[Single], wanted: int, needed: int) -> _Progress:
         """Send until it is enough, or the time is over."""
         until_ms = self._cluster.timer() + self._budget_ms
-        found = _Open(list(range(len(sends))))
+        progress = _Progress(list(range(len(sends))))
         rounds = 0
-        while not found.is_enough(wanted, needed):
+        while not progress.is_enough(wanted, needed):
             is_over = self._cluster.timer() >= until_ms
-            may_go = [number for number in found.left if not is_over or number not in found.verdicts]
-            numbers = may_go[: wanted - len(found.stored)]
+            may_go = [number for number in progress.left if not is_over or number not in progress.verdicts]
+            numbers = may_go[: wanted - len(progress.stored)]
             if not numbers:
                 break
-            untried = [number for number in numbers if number not in found.verdicts]
+            untried = [number for number in numbers if number not in progress.verdicts]
             if not untried:
                 rounds += 1
                 self._sleep(_BACKOFF.wait_s(rounds))
             in_doubt: dict[str, list[int]] = {}
             for number, verdict, fields in self._round(sends, untried or numbers):
                 send = sends[number]
-                if verdict.outcome in (Outcome.STORED, Outcome.STORED_WEAKLY):
-                    weak = verdict.reason if verdict.outcome is Outcome.STORED_WEAKLY else ""
-                    found.store(number, Stored(fields, weak))
-                elif verdict.outcome is Outcome.REFUSED or verdict.code in _FINAL:
-                    found.left.remove(number)
-                    if len(found.stored) + len(found.left) < needed:
+                if verdict.outcome in (SendOutcome.STORED, SendOutcome.STORED_WEAKLY):
+                    weak = verdict.reason if verdict.outcome is SendOutcome.STORED_WEAKLY else ""
+                    progress.store(number, Stored(fields, weak))
+                elif verdict.outcome is SendOutcome.REFUSED or verdict.code in _FINAL:
+                    progress.left.remove(number)
+                    if len(progress.stored) + len(progress.left) < needed:
                         reason = f"{send.subject}: {verdict.reason}"
                         raise MQBrokerError(verdict.code or 0, reason, send.broker_name, verdict.address)
                 else:
                     self._warn(send.broker_name, verdict)
-                    found.pass_over(number, verdict)
-                    if verdict.outcome is Outcome.UNKNOWN:
+                    progress.note_not_stored(number, verdict)
+                    if verdict.outcome is SendOutcome.UNKNOWN:
                         in_doubt.setdefault(send.broker_name, []).append(number)
             if self._verifier is not None:
-                until_ms += self._look(self._verifier, sends, in_doubt, found)
-        return found
+                until_ms += self._look(self._verifier, sends, in_doubt, progress)
+        return progress
 
     def _look(
-        self, verifier: Verifier, sends: Sequence[Single], in_doubt: Mapping[str, Sequence[int]], found: _Open
+        self, verifier: Verifier, sends: Sequence[Single], in_doubt: Mapping[str, Sequence[int]], progress: _Progress
     ) -> float:
         """Take what is found in queues for stored. Returns how many ms that has taken."""
         began_ms = self._cluster.timer()
         for broker_name, numbers in in_doubt.items():
-            reason = found.verdicts[numbers[-1]].reason
+            reason = progress.verdicts[numbers[-1]].reason
             are_there = verifier.stored(broker_name, {sends[number].key for number in numbers}, reason)
             for number in numbers:
                 if sends[number].key in are_there:
-                    found.store(number, Stored({}, was_found=True))
+                    progress.store(number, Stored({}, was_found=True))
         return self._cluster.timer() - began_ms
 
-    def _given_up(self, found: _Open, text: str, sends: Sequence[Single]) -> MQClientError:
-        first = min(found.left)
-        verdict = found.verdicts[first]
+    def _given_up(self, progress: _Progress, text: str, sends: Sequence[Single]) -> MQClientError:
+        first = min(progress.left)
+        verdict = progress.verdicts[first]
         code = -1 if verdict.code is None else verdict.code
         return MQClientError(f"{text} broker {sends[first].broker_name!r}: {verdict.reason}", code)
 
@@ -217,27 +225,19 @@ class Delivery:
         self, sends: Sequence[Single], numbers: Sequence[int]
     ) -> Iterator[tuple[int, Verdict, Mapping[str, str]]]:
         """Send each once: its number, its verdict, and the fields of the answer."""
-        waiting: deque[tuple[int, Future[RemotingCommand] | RemotingError]] = deque()
+        waiting: deque[tuple[int, Future[RemotingCommand]]] = deque()
         for number in numbers:
             if len(waiting) >= IN_FLIGHT_MAX:
                 yield self._outcome(sends, *waiting.popleft())
-            waiting.append((number, self._submitted(sends[number])))
+            send = sends[number]
+            waiting.append((number, submitted(self._cluster, send.broker_name, send.command, REQUEST_TIMEOUT_MS)))
         while waiting:
             yield self._outcome(sends, *waiting.popleft())
 
-    def _submitted(self, send: Single) -> Future[RemotingCommand] | RemotingError:
-        try:
-            return self._cluster.submit_broker(send.broker_name, send.command, REQUEST_TIMEOUT_MS)
-        except RemotingError as error:
-            return error
-
     def _outcome(
-        self, sends: Sequence[Single], number: int, future: Future[RemotingCommand] | RemotingError
+        self, sends: Sequence[Single], number: int, future: Future[RemotingCommand]
     ) -> tuple[int, Verdict, Mapping[str, str]]:
-        # Each request has its own error: one that never left says nothing about another one that did.
         try:
-            if isinstance(future, RemotingError):
-                raise future
             answer = future.result()
         except RemotingError as error:
             self._cluster.routes.not_reached(sends[number].broker_name)
@@ -248,3 +248,20 @@ class Delivery:
         if (broker_name, verdict.outcome) not in self._warned:
             self._warned.add((broker_name, verdict.outcome))
             _log.warning("broker %r: a message is %s: %s", broker_name, verdict.outcome.value, verdict.reason)
+
+
+def submitted(cluster: Cluster, broker_name: str, command: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
+    """Send a request to a master; the future has the answer, or a RemotingError. RemotingConnectError also if name
+    servers fail or refuse to tell the master's address: the request has not left, which says nothing about another one
+    that has.
+    """
+    try:
+        return cluster.submit_broker(broker_name, command, timeout_ms)
+    except (RemotingError, MQBrokerError) as error:
+        failed: Future[RemotingCommand] = Future()
+        if not isinstance(error, RemotingConnectError):
+            unsent = RemotingConnectError(f"broker {broker_name}: its address is not known: {error}")
+            unsent.__cause__ = error
+            error = unsent
+        failed.set_exception(error)
+        return failed

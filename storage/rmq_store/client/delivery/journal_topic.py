@@ -1,4 +1,4 @@
-"""A journal in a topic of the cluster: texts that are durable before what they tell of is done. Control plane.
+"""An intent log in a topic: a text is durable before the work that it announces begins. Control plane.
 
 The topic has one queue at every master. A text is one message; its tag is a hash of its owner (a task of a write, say,
 or a group), so a broker looks through its queue for it and answers little. Two owners may have one tag: whoever reads
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rmq_store.client.delivery.deliver import Delivery, Single
@@ -20,7 +20,7 @@ from rmq_store.client.delivery.request import single_request, stored_offset
 from rmq_store.format.batches.batch_bodies import MessageParts
 from rmq_store.format.frames.frame_check import BODY_POSITIONS
 from rmq_store.format.frames.frame_walk import frames_of_answer
-from rmq_store.protocol.errors import SendInDoubtError
+from rmq_store.protocol.errors import RemotingCommandError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
@@ -67,6 +67,7 @@ class JournalTopic:
 
         Raises:
             MQBrokerError: too many brokers refuse it. MQClientError: too few take it within the bound.
+            RemotingCommandError: a broker has stored it, and its answer does not say where.
         """
         properties = f"TAGS\x01{_tag_of(owner)}\x02KEYS\x01{key}\x02WAIT\x01true\x02"
         born_ms = time.time_ns() // 1_000_000
@@ -80,7 +81,15 @@ class JournalTopic:
             for queue in queues
         ]
         stored = self._delivery.send_copies(sends, wanted, needed)
-        return {queues[number]: stored_offset(one.fields) for number, one in stored.items()}
+        return {queues[number]: self._offset(queues[number], one.fields) for number, one in stored.items()}
+
+    def _offset(self, queue: MessageQueue, fields: Mapping[str, str]) -> int:
+        try:
+            return stored_offset(fields)
+        except RemotingCommandError as error:
+            raise RemotingCommandError(
+                f"broker {queue.broker_name!r} has stored {self._subject}, and its answer cannot be read: {error}"
+            ) from error
 
     def await_shown(self, queue: MessageQueue, end: int) -> None:
         """Return when a broker shows all messages before `end` in its queue, which it has stored.
@@ -89,7 +98,8 @@ class JournalTopic:
             SendInDoubtError: it does not show them, or does not answer, within the bound.
         """
         until_ms = self._cluster.timer() + self._reading.patience_ms
-        while self._reading.ends([queue])[queue] < end:
+        shown = f"whether broker {queue.broker_name!r} shows message {end - 1} of topic {queue.topic!r}"
+        while self._reading.ends([queue], until_ms, unknown=shown)[queue] < end:
             if self._cluster.timer() >= until_ms:
                 raise SendInDoubtError(
                     f"broker {queue.broker_name!r} has stored message {end - 1} of topic {queue.topic!r}, and does not "
@@ -101,8 +111,7 @@ class JournalTopic:
         """The texts [start, end) of a queue that have the owner's tag, and when each was stored, in ms.
 
         Raises:
-            OffsetOutOfRangeError: retention is faster. RemotingError, MQBrokerError, SlaveBehindError: the queue
-                cannot be read.
+            OffsetOutOfRangeError: retention is faster. Others as `read_range`: the queue cannot be read.
         """
         if start >= end:
             return

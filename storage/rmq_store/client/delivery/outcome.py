@@ -8,7 +8,8 @@ stored the messages. For sinks, redrives, records and the outbox. Pure.
     42900 of a proxy
     no connection, nothing was written      not stored: the broker never saw it
     the client gives up without a try       not stored: no route, no name server, not running
-    the client gives up after tries         as the last one; a budget that is used up, as the try before
+    the client gives up after tries         as the last one; a budget that is used up, as the try before; unknown, if
+                                            that was the outcome of any try (`ClientError.doubt`)
     1, 3, time-out, connection lost         unknown: it may be stored, now or in a moment
     answer that cannot be read              unknown
     13, 29 and others                       refused: sent again it would be refused again
@@ -25,7 +26,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.answers import BUSY, is_lack_of_rights
 from rmq_store.protocol.errors import (
     ClientError,
@@ -42,7 +43,7 @@ from rmq_store.protocol.results import SendStatus
 from rmq_store.protocol.wire.command import RemotingCommand
 
 
-class Outcome(Enum):
+class SendOutcome(Enum):
     """The fate of the messages of a request."""
 
     STORED = "stored"
@@ -60,7 +61,7 @@ class Verdict:
     answered.
     """
 
-    outcome: Outcome
+    outcome: SendOutcome
     code: int | None
     reason: str
     is_busy: bool = False
@@ -89,7 +90,7 @@ _NOT_STORED: Final = frozenset(
         ResponseCode.TOO_MANY_REQUESTS,
     )
 )
-# Of a client that found nobody to send to.
+# Of a client that found nobody to send to: in its last try, or without one. Earlier tries: `ClientError.doubt`.
 _NOT_TRIED: Final = frozenset(
     (
         ClientErrorCode.CONNECT_BROKER_EXCEPTION,
@@ -102,7 +103,27 @@ _UNKNOWN: Final = frozenset((ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_COD
 
 
 def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
-    """The verdict of an answer to a send, or of the error that came instead."""
+    """The verdict of an answer to a send, or of the error that came instead. Any error that is neither a broker's, nor
+    a client's, nor one of the network tells nothing about a send: it is raised.
+    """
+    verdict = _of_last_try(answer)
+    if isinstance(answer, ClientError) and answer.doubt is not None:
+        return replace(verdict, outcome=SendOutcome.UNKNOWN, lacks_rights=False)
+    return verdict
+
+
+def with_doubt(error: ClientError, doubt: ClientError) -> ClientError:
+    """A copy of the last error of a send that says that an earlier try is in doubt. Sends that have waited for the same
+    connection share its error.
+    """
+    copied = type(error).__new__(type(error), *error.args)
+    copied.__dict__.update(error.__dict__)
+    copied.__cause__ = error.__cause__
+    copied.doubt = doubt
+    return copied.with_traceback(error.__traceback__)
+
+
+def _of_last_try(answer: RemotingCommand | BaseException) -> Verdict:
     if isinstance(answer, RemotingCommand):
         remark = explained(answer.code, answer.remark or "")
         return replace(_of_code(answer.code, remark), address=answer.came_from)
@@ -113,29 +134,29 @@ def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
     if isinstance(answer, RemotingTooMuchRequestError) and isinstance(answer.__cause__, ClientError):
         return verdict_of(answer.__cause__)
     if isinstance(answer, (RemotingConnectError, RemotingTooMuchRequestError)):
-        return Verdict(Outcome.NOT_STORED, None, str(answer))
+        return Verdict(SendOutcome.NOT_STORED, None, str(answer))
     if isinstance(answer, RemotingError):
-        return Verdict(Outcome.UNKNOWN, None, str(answer))
+        return Verdict(SendOutcome.UNKNOWN, None, str(answer))
     raise answer
 
 
 def _of_client(error: MQClientError) -> Verdict:
     if type(error) is not MQClientError or error.response_code == ResponseCode.MESSAGE_ILLEGAL:
-        return Verdict(Outcome.REFUSED, error.response_code, str(error))
+        return Verdict(SendOutcome.REFUSED, error.response_code, str(error))
     if error.response_code in _NOT_TRIED or not isinstance(error.__cause__, ClientError):
-        return Verdict(Outcome.NOT_STORED, None, str(error))
+        return Verdict(SendOutcome.NOT_STORED, None, str(error))
     return replace(verdict_of(error.__cause__), reason=str(error))
 
 
 def _of_code(code: int, remark: str) -> Verdict:
     if code == ResponseCode.SUCCESS:
-        return Verdict(Outcome.STORED, code, remark)
+        return Verdict(SendOutcome.STORED, code, remark)
     if code in STORED:
-        return Verdict(Outcome.STORED_WEAKLY, code, STORED[code].name)
+        return Verdict(SendOutcome.STORED_WEAKLY, code, STORED[code].name)
     reason = f"CODE: {code} DESC: {remark}"
     if code in _NOT_STORED:
         is_of_rights = is_lack_of_rights(code, remark)
-        return Verdict(Outcome.NOT_STORED, code, reason, is_busy=code in BUSY, lacks_rights=is_of_rights)
+        return Verdict(SendOutcome.NOT_STORED, code, reason, is_busy=code in BUSY, lacks_rights=is_of_rights)
     if is_lack_of_rights(code, remark):
-        return Verdict(Outcome.REFUSED, code, reason, lacks_rights=True)
-    return Verdict(Outcome.UNKNOWN if code in _UNKNOWN else Outcome.REFUSED, code, reason)
+        return Verdict(SendOutcome.REFUSED, code, reason, lacks_rights=True)
+    return Verdict(SendOutcome.UNKNOWN if code in _UNKNOWN else SendOutcome.REFUSED, code, reason)

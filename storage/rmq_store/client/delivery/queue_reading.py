@@ -5,31 +5,36 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 
-from rmq_store.client.delivery.outcome import Outcome, verdict_of
+from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.content_keys import FoundKeys, keys_in_frames
 from rmq_store.format.frames.frame_walk import frames_of_answer
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode, SendInDoubtError, SlaveBehindError
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import BrokerError, Question, gather, waiting
-from rmq_store.remoting.cluster.offsets import gather_ranges, queue_ranges
+from rmq_store.remoting.cluster.offsets import gather_ranges
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
-from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.cluster.pulling import READ_ERRORS, read_range
+from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.questions.answer import Given
-from rmq_store.remoting.questions.offsets import ask_max_offset, read_max_offset
+from rmq_store.remoting.questions.offsets import ask_max_offset, ask_min_offset, read_max_offset, read_min_offset
 
 _log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.2
+_ROWS: Final = "whether rows are stored"
 
 
 class QueueReading:
-    """Reads of one task. `patience_ms`: how long it waits for a broker that does not answer."""
+    """Reads of one task. `patience_ms`: how long it waits for a broker that does not answer. Whatever keeps it from an
+    answer is a SendInDoubtError, whose cause is the broker's or the network's error.
+    """
 
     def __init__(
         self, cluster: Cluster, patience_ms: int, pull_group: str = "", sleep: Callable[[float], None] = time.sleep
@@ -39,19 +44,22 @@ class QueueReading:
         self._sleep = sleep
         self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
 
-    def ends(self, queues: Collection[MessageQueue], until_ms: float | None = None) -> dict[MessageQueue, int]:
-        """The ends of queues as their masters know them. A topic that a broker does not have ends at 0.
+    def ends(
+        self, queues: Collection[MessageQueue], until_ms: float | None = None, *, unknown: str = _ROWS
+    ) -> dict[MessageQueue, int]:
+        """The ends of queues as their masters know them. A topic that a broker does not have ends at 0. `unknown`: what
+        is not known without them, for the error.
 
         Raises:
-            SendInDoubtError: a master refuses, or does not answer until `until_ms` of the cluster's timer, or within
-                the patience.
+            SendInDoubtError: a master refuses, or does not answer until `until_ms` of the cluster's timer. Without
+                `until_ms`: within the patience.
         """
         until_ms = self._cluster.timer() + self.patience_ms if until_ms is None else until_ms
         told = waiting(
             self._cluster, self._questions(queues), until_ms,
             pause_s=_PAUSE_S, sleep=self._sleep, is_passing=_is_passing,
         ).told  # fmt: skip
-        self._require({queue: one.error for queue, one in told.items() if one.error is not None})
+        self._require({queue: one.error for queue, one in told.items() if one.error is not None}, unknown)
         return {queue: one.required() for queue, one in told.items()}
 
     def ends_now(
@@ -83,21 +91,21 @@ class QueueReading:
         else:
             self._require(missing)
 
-    def _require(self, missing: Mapping[MessageQueue, BrokerError]) -> None:
+    def _require(self, missing: Mapping[MessageQueue, BrokerError], unknown: str = _ROWS) -> None:
         if not missing:
             return
         refusals = [error for error in missing.values() if not _is_passing(error)]
         last = next(iter(refusals or missing.values()))
         names = ", ".join(sorted({queue.broker_name for queue in missing}))
         raise SendInDoubtError(
-            f"whether rows are stored is unknown until the queues of {names} are read, and its master "
-            f"{'refuses' if refusals else 'does not answer'}: {last}. Nothing is sent again before; the batch can be "
+            f"{unknown} is unknown until the queues of {names} are read, and its master "
+            f"{'refuses' if refusals else 'does not answer'}: {last}. Nothing is sent again before; the work can be "
             "repeated"
         ) from last
 
     def ranges(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
-        """The ranges of queues, those of a slave while a master does not answer: its end is no later. A topic that a
-        broker does not have is empty.
+        """The ranges of queues, of a slave while a master does not answer: its end is no later. It may begin later than
+        its master, so that a range begins at 0 then. A topic that a broker does not have is empty.
 
         Raises:
             SendInDoubtError: a broker refuses, or nobody of a broker answers within the patience.
@@ -109,7 +117,8 @@ class QueueReading:
             missing: dict[MessageQueue, BrokerError] = {}
             for queue, one in gather_ranges(self._cluster, left).told.items():
                 if one.error is None:
-                    ranges[queue] = one.required()
+                    limits = one.required()
+                    ranges[queue] = limits if one.broker_id == MASTER_ID else QueueRange(0, limits.max_offset)
                 elif _is_unknown_topic(one.error):
                     ranges[queue] = QueueRange(0, 0)
                 else:
@@ -117,6 +126,23 @@ class QueueReading:
             self.await_again(missing, until_ms)
             left = missing
         return ranges
+
+    def begins(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """The first offsets of queues as their masters know them. A slave that came late begins later, and messages
+        before that would be missed. A topic that a broker does not have begins at 0.
+
+        Raises:
+            SendInDoubtError: a master refuses, or does not answer within the patience.
+        """
+        questions = {
+            queue: Question(queue.broker_name, ask_min_offset(self._cluster, queue), _begin_or_0) for queue in queues
+        }
+        told = waiting(
+            self._cluster, questions, self._cluster.timer() + self.patience_ms,
+            pause_s=_PAUSE_S, sleep=self._sleep, is_passing=_is_passing,
+        ).told  # fmt: skip
+        self._require({queue: one.error for queue, one in told.items() if one.error is not None})
+        return {queue: one.required() for queue, one in told.items()}
 
     def await_brokers(self) -> None:
         """Wait until the name servers show a broker: they drop one that is killed at once, and its topics with it.
@@ -153,20 +179,16 @@ class QueueReading:
         Messages that retention has deleted are logged and left out.
 
         Raises:
-            SendInDoubtError: a queue cannot be read; or it ends before `start`, so it is not what it was.
+            SendInDoubtError: a queue ends before `start`, or before `end` by now, so it is not what it was; or it
+                cannot be read, for any reason. Damage (QueueHoleError, CorruptRecordError, RemotingCommandError) is
+                such a reason, too: it is named in the text, and is the cause. Messages in it may be those that are
+                looked for, and a batch that is repeated after a repair looks again.
         """
         for queue, (start, end) in parts.items():
             if end < start:
-                raise SendInDoubtError(
-                    f"queue {queue.queue_id} of topic {queue.topic!r} at broker {queue.broker_name!r} ends at {end}, "
-                    f"and ended at {start} before: the broker has lost messages, or the topic was made again. Whether "
-                    "messages are stored there is unknown. See docs/cluster.md"
-                )
+                raise _shorter(queue, end, start)
             if start < end:
-                try:
-                    yield from self._frames_of(queue, start, end)
-                except (RemotingError, MQBrokerError, SlaveBehindError) as error:
-                    raise SendInDoubtError(f"whether messages are stored is unknown: {error}") from error
+                yield from self._frames_of(queue, start, end)
 
     def keys(self, parts: Mapping[MessageQueue, tuple[int, int]], tag: bytes, into: FoundKeys) -> None:
         """Add the keys with this tag among the messages [start, end) of queues. Raises as `frames`."""
@@ -180,10 +202,12 @@ class QueueReading:
             yield from read_range(
                 self._cluster, queue, start, end, self._wanted, patience_ms=self.patience_ms, sleep=self._sleep
             )
-        except OffsetOutOfRangeError:
-            begin = queue_ranges(self._cluster, [queue])[queue].min_offset
-            if begin <= start:
-                raise
+        except READ_ERRORS as error:
+            if not isinstance(error, OffsetOutOfRangeError):
+                raise SendInDoubtError(f"whether messages are stored is unknown: {error}") from error
+            begin = error.minimum
+            if begin <= error.requested:
+                raise _shorter(queue, error.maximum, end) from error
             _log.warning(
                 "queue %d of topic %r at broker %r: messages [%d, %d) are deleted, so what a repetition sends of them "
                 "is stored once more",
@@ -191,6 +215,15 @@ class QueueReading:
             )  # fmt: skip
             if begin < end:
                 yield from self._frames_of(queue, begin, end)
+
+
+def _shorter(queue: MessageQueue, end: int, earlier_end: int) -> SendInDoubtError:
+    """The error for a queue that has become shorter."""
+    return SendInDoubtError(
+        f"queue {queue.queue_id} of topic {queue.topic!r} at broker {queue.broker_name!r} ends at {end}, and ended at "
+        f"{earlier_end} before: the broker has lost messages, or the topic was made again. Whether messages are stored "
+        "there is unknown. See docs/cluster.md"
+    )
 
 
 def _is_unknown_topic(error: Exception) -> bool:
@@ -202,12 +235,20 @@ def _is_passing(error: Exception) -> bool:
     broker (1), or of a proxy, is waited for as well.
     """
     verdict = verdict_of(error)
-    return not verdict.lacks_rights and verdict.outcome is not Outcome.REFUSED
+    return not verdict.lacks_rights and verdict.outcome is not SendOutcome.REFUSED
 
 
 def _end_or_0(answer: Given, broker_name: str) -> int:
+    return _or_0(read_max_offset, answer, broker_name)
+
+
+def _begin_or_0(answer: Given, broker_name: str) -> int:
+    return _or_0(read_min_offset, answer, broker_name)
+
+
+def _or_0(read: Callable[[Given, str], int], answer: Given, broker_name: str) -> int:
     try:
-        return read_max_offset(answer, broker_name)
+        return read(answer, broker_name)
     except MQBrokerError as error:
         if _is_unknown_topic(error):
             return 0

@@ -4,8 +4,8 @@
     clients                        with the namespace     the broker makes it        of the namespace
     sinks, redrives, records       as it is               the broker refuses it      none
 
-Each is an argument, or is in the properties. The properties of a batch request are WAIT only: brokers up to 5.1 write
-them behind those of each message.
+The caller decides them: by arguments, INSTANCE_ID by the properties that it gives. The properties of a batch request
+are WAIT only: brokers up to 5.1 write them behind those of each message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_DEFAULT_TOPIC: Final = "rmq_sys_none"
 _BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
 
 
-class Topics(Protocol):
+class TopicNames(Protocol):
     """Names of topics on the wire, which a cluster gives: with its namespace."""
 
     def wire_topic(self, topic: str) -> str:
@@ -44,7 +44,7 @@ class Topics(Protocol):
 
 
 def single_request(
-    topics: Topics,
+    topics: TopicNames,
     queue: MessageQueue,
     body: bytes,
     properties: str,
@@ -81,7 +81,7 @@ def single_request(
 
 
 def batch_request(
-    topics: Topics,
+    topics: TopicNames,
     queue: MessageQueue,
     body: bytes,
     *,
@@ -121,8 +121,8 @@ def send_back_request(
     delay_level: int,
     max_reconsume_times: int | None,
 ) -> RemotingCommand:
-    """A request (36) that a broker sends its own record back to a group. `msg_id` and `wire_topic` are those of the
-    record. `max_reconsume_times` None: that of the group.
+    """A request (36) that a broker sends its own copy of a message back to a group. `msg_id` and `wire_topic` are those
+    of the copy. `max_reconsume_times` None: that of the group.
     """
     header = ConsumerSendMsgBackRequestHeader(
         offset=commit_log_offset,

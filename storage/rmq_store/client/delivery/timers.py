@@ -12,9 +12,9 @@ from rmq_store.format.properties.property_string import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
 )
-from rmq_store.protocol.answers import V5_0_0
 from rmq_store.protocol.bodies.routes import TIMER_MESSAGES
 from rmq_store.protocol.errors import RemotingError, ResponseCode, TimerNotSupportedError
+from rmq_store.protocol.versions import V5_0_0
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.questions.brokers import ask_runtime_info, read_runtime_info

@@ -15,7 +15,7 @@ from typing import TypeVar
 from rmq_store.arguments import check_fields
 from rmq_store.client.group.rate_limiter import RateLimiter
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
 
 _MINUTE_MS = 60_000

@@ -92,9 +92,9 @@ class GroupLease:
         """See `LeaseOffsets.committed`."""
         return self._offsets.committed(queues)
 
-    def begins_at_first(self, queue: MessageQueue) -> bool:
-        """See `LeaseOffsets.begins_at_first`."""
-        return self._offsets.begins_at_first(queue)
+    def starts_at_first_message(self, queue: MessageQueue) -> bool:
+        """See `LeaseOffsets.starts_at_first_message`."""
+        return self._offsets.starts_at_first_message(queue)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """See `LeaseOffsets.commit`: at brokers whose locks are held, if there is a lease at all."""

@@ -72,7 +72,7 @@ class LeaseOffsets:
         # The last ones that masters have taken.
         self._own: dict[MessageQueue, int] = {}
         self._asked: Sequence[MessageQueue] = ()
-        self._young: dict[MessageQueue, bool] = {}
+        self._starts_at_first: dict[MessageQueue, bool] = {}
 
     def committed(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         """The offsets that the group has committed in these queues (14), without queues that have none."""
@@ -96,15 +96,15 @@ class LeaseOffsets:
         stats = [one for one in found.values() if one is not None]
         return {self._cluster.plain_name(queue.topic) for one in stats for queue in one.offset_table}
 
-    def begins_at_first(self, queue: MessageQueue) -> bool:
+    def starts_at_first_message(self, queue: MessageQueue) -> bool:
         """Whether a broker answers 0 for a group without an offset in this queue."""
-        if queue not in self._young:
-            asked = [other for other in self._asked if other not in self._young] or [queue]
+        if queue not in self._starts_at_first:
+            asked = [other for other in self._asked if other not in self._starts_at_first] or [queue]
             if queue not in asked:
                 asked.append(queue)
             found = query_consumer_offsets(self._asks, self._group, asked, set_zero_if_not_found=None)
-            self._young |= {other: other in found and found[other].offset == 0 for other in asked}
-        return self._young[queue]
+            self._starts_at_first |= {other: other in found and found[other].offset == 0 for other in asked}
+        return self._starts_at_first[queue]
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit offsets, and those that are owed (15 with an answer). An offset that is set back from outside, and

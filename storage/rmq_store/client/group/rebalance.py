@@ -25,7 +25,7 @@ from rmq_store.client.group.offset_store import OffsetStore
 from rmq_store.client.group.start_offset import pull_from_where
 from rmq_store.files.locks.guard import Guard
 from rmq_store.format.text.names import RETRY_PREFIX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageQueue
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from rmq_store.files.locks.background import Outcome, Pool
+from rmq_store.files.locks.background import Pool, SafeFuture
 from rmq_store.files.locks.guard import Condition
 from rmq_store.protocol.errors import MQClientError, RemotingTooMuchRequestError
 from rmq_store.protocol.results import SendResult
@@ -69,7 +69,7 @@ class AsyncSender:
         RemotingTooMuchRequestError. If too many sends wait already, it is an MQClientError. The callback gets such a
         refusal in the caller's own thread.
         """
-        done: Future[SendResult] = Outcome()
+        done: Future[SendResult] = SafeFuture()
         done.set_running_or_notify_cancel()
         taken: list[tuple[Limit, int]] = []
 

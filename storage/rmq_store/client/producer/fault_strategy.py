@@ -24,7 +24,7 @@ from typing import Final, Literal
 
 from rmq_store.client.backend.queue_selection import ThreadLocalIndex, next_queue, select_one_message_queue
 from rmq_store.files.locks.guard import Guard
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 
 LatencyPreset = Literal["4.x", "5.x"]

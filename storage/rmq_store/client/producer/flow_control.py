@@ -20,7 +20,7 @@ from typing import Final
 
 from rmq_store.backoff import Backoff, Uniform
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 INITIAL_BACKOFF: Final = 1_000
 MULTIPLIER: Final = 1.6

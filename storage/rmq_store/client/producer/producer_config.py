@@ -10,7 +10,7 @@ from rmq_store.client.producer.fault_strategy import LATENCY_TABLES, LatencyPres
 from rmq_store.client.producer.flow_control import FLOW_CONTROL_POLICY, BackoffPolicy
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.compression import CompressionKind
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.threads import processor_count
 

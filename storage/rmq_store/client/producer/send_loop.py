@@ -11,7 +11,8 @@
 
 A retry follows at once and avoids the broker that failed; after a flow-control answer it waits by the back-off. Half
 messages are retried only if the broker cannot have received them (no connection). Asynchronous sends stay at their
-broker and are retried after RemotingErrors and flow control only. A message with a fixed queue is tried once. Sources:
+broker and are retried after RemotingErrors and flow control only. A message with a fixed queue is tried once. The error
+of the last try is raised; `ClientError.doubt` names an earlier one after which the message may be stored. Sources:
 DefaultMQProducerImpl.java (sendDefaultImpl, sendSelectImpl), MQClientAPIImpl.java (onExceptionImpl).
 """
 
@@ -20,15 +21,18 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import NoReturn
 
 from rmq_store.backoff import Uniform
 from rmq_store.client.backend.queue_selection import ThreadLocalIndex
+from rmq_store.client.delivery.outcome import SendOutcome, verdict_of, with_doubt
 from rmq_store.client.producer.fault_strategy import MQFaultStrategy
 from rmq_store.client.producer.flow_control import FlowControlWait
 from rmq_store.client.producer.producer_config import FLOW_CONTROL_CODES, ProducerConfig
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import (
+    ClientError,
     ClientErrorCode,
     MQBrokerError,
     MQClientError,
@@ -56,7 +60,7 @@ _CLIENT_CODES: tuple[tuple[type[Exception], int], ...] = (
 @dataclass(frozen=True, slots=True)
 class Request:
     """One send. `fixed_queue`: the only queue allowed. The other fields: the tries, the start, and the time limit (ms
-    of the loop's timer).
+    of the loop's timer). `doubts`: errors of tries after which a broker may have stored the message.
     """
 
     topic: str
@@ -67,6 +71,7 @@ class Request:
     begin_ms: float
     timeout_ms: int
     is_half: bool = False
+    doubts: list[ClientError] = field(default_factory=list)
 
 
 class SendLoop:
@@ -98,6 +103,12 @@ class SendLoop:
             TimerNotSupportedError: the last broker that was tried has no timers.
             RemotingTooMuchRequestError: the time budget was used up before a try.
         """
+        try:
+            return self._send(request, retry_times)
+        except ClientError as error:
+            _raise(error, request.doubts)
+
+    def _send(self, request: Request, retry_times: int) -> SendResult:
         wait = FlowControlWait(self._config.backoff, request.begin_ms, self._uniform)
         result: SendResult | None = None
         error: Exception | None = None
@@ -169,6 +180,12 @@ class SendLoop:
         Raises:
             RemotingTooMuchRequestError: the time budget was used up before the first try.
         """
+        try:
+            return self._send_async(request)
+        except ClientError as error:
+            _raise(error, request.doubts)
+
+    def _send_async(self, request: Request) -> SendResult:
         retry_times = self._config.retry_times_when_send_async_failed
         wait = FlowControlWait(self._config.backoff, request.begin_ms, self._uniform)
         queue = self._strategy.select_one_message_queue(request.queues, request.index)
@@ -188,7 +205,7 @@ class SendLoop:
         raise AssertionError("the last try returns or raises")
 
     def _try(self, request: Request, queue: MessageQueue, timeout_ms: int) -> SendResult:
-        """One try; it also updates the fault strategy about the broker."""
+        """One try; it also updates the fault strategy about the broker, and the doubts."""
         started_ms = self._timer()
         strict = self._strategy.preset == "4.x"
         isolation = strict  # what no branch below knows
@@ -196,8 +213,11 @@ class SendLoop:
             result = request.attempt(queue, timeout_ms)
             isolation = False
             return result
-        except (RemotingError, MQBrokerError):
-            isolation = True
+        except (RemotingError, MQClientError, MQBrokerError) as failure:
+            if not isinstance(failure, MQClientError):
+                isolation = True
+            if verdict_of(failure).outcome is SendOutcome.UNKNOWN:
+                request.doubts.append(failure)
             raise
         finally:
             self._strategy.update_fault_item(queue.broker_name, self._timer() - started_ms, isolation=isolation)
@@ -252,3 +272,10 @@ class SendLoop:
             f"BrokersSent: {list(brokers)}: {error}",
             code,
         ) from error
+
+
+def _raise(error: ClientError, doubts: Sequence[ClientError]) -> NoReturn:
+    """Raise the last error of a send; with the first doubt, if it says itself that nothing is stored."""
+    if not doubts or verdict_of(error).outcome is SendOutcome.UNKNOWN:
+        raise error
+    raise with_doubt(error, doubts[0])

@@ -1,7 +1,7 @@
 """Threads that are safe to start, join and end while signal handlers run.
 
     Background     one thread that runs one function
-    Pool           threads that make calls, with a future for each (`Outcome`)
+    Pool           threads that make calls, with a future for each (`SafeFuture`)
     Answer         the result of one call, for one waiter
     HelperThread   a second thread for a `with` block
     map_in_pairs   a function over items, two at a time
@@ -112,7 +112,7 @@ class Background:
             self._ended.put(None)
 
 
-class Outcome(Future[T]):
+class SafeFuture(Future[T]):
     """A future whose own lock an interrupt does not leave taken."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Task(Generic[T]):
     """A call for a pool: one of its threads makes it, or `shutdown` refuses it."""
 
     def __init__(self, call: Callable[[], T]) -> None:
-        self.outcome: Outcome[T] = Outcome()
+        self.outcome: SafeFuture[T] = SafeFuture()
         self._call = call
 
     def run(self) -> None:

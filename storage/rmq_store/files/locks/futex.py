@@ -36,13 +36,13 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int,
 
 
 class Futex:
-    """`words` (two int64) and `looked` (the third word) are views of a shared map; they keep the map alive. `wake_all`:
-    all waiters may continue at once, so a release wakes all of them.
+    """`words` (two int64) and `last_poll` (the third word) are views of a shared map; they keep the map alive.
+    `wake_all`: all waiters may continue at once, so a release wakes all of them.
     """
 
-    def __init__(self, words: np.ndarray, looked: np.ndarray, *, wake_all: bool) -> None:
+    def __init__(self, words: np.ndarray, last_poll: np.ndarray, *, wake_all: bool) -> None:
         self._words = words
-        self._looked = looked
+        self._last_poll = last_poll
         self._address = words.ctypes.data
         self._wake_count = _ALL if wake_all else 1
 
@@ -52,13 +52,13 @@ class Futex:
         return int(self._words[1])
 
     @property
-    def looked_ns(self) -> int:
+    def last_poll_ns(self) -> int:
         """Time of the last poll by a waiter; see `pace.Shared`."""
-        return int(self._looked[0])
+        return int(self._last_poll[0])
 
-    @looked_ns.setter
-    def looked_ns(self, value: int) -> None:
-        self._looked[0] = value
+    @last_poll_ns.setter
+    def last_poll_ns(self, value: int) -> None:
+        self._last_poll[0] = value
 
     def taken(self, pid: int) -> None:
         """Save the pid of the holder; 0 before it releases the lock."""

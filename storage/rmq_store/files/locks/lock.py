@@ -52,8 +52,8 @@ assert _FLOCK.size == 32
 _PID_START = 16
 _PID_LENGTH = 8
 
-_LOOKED_START = 24
-_LOOKED = struct.Struct("<q")
+_LAST_POLL_START = 24
+_LAST_POLL = struct.Struct("<q")
 
 # Between two looks for another thread's block of this process that is to end.
 _THREAD_WAIT_S = 5e-3
@@ -171,17 +171,17 @@ class OfdLock:
                 is_due = pace.is_due(self)
 
     @property
-    def looked_ns(self) -> int:
+    def last_poll_ns(self) -> int:
         """Time of the last poll by a waiter; see `pace.Shared`."""
-        found = os.pread(self._fd, _LOOKED.size, _LOOKED_START) if self._fd >= 0 and self.byte == 0 else b""
-        return int(_LOOKED.unpack(found)[0]) if len(found) == _LOOKED.size else 0
+        found = os.pread(self._fd, _LAST_POLL.size, _LAST_POLL_START) if self._fd >= 0 and self.byte == 0 else b""
+        return int(_LAST_POLL.unpack(found)[0]) if len(found) == _LAST_POLL.size else 0
 
-    @looked_ns.setter
-    def looked_ns(self, value: int) -> None:
+    @last_poll_ns.setter
+    def last_poll_ns(self, value: int) -> None:
         # As the pid, a courtesy. Other bytes of the file have locks of other purposes.
         if self._fd >= 0 and self.byte == 0:
             with contextlib.suppress(OSError):
-                os.pwrite(self._fd, _LOOKED.pack(value), _LOOKED_START)
+                os.pwrite(self._fd, _LAST_POLL.pack(value), _LAST_POLL_START)
 
     def exclusive(self, timeout_ms: int, unless: Callable[[], bool] | None = None) -> Exclusive:
         """Hold the lock exclusively for a `with` block. The block gets whether the lock is held; as

@@ -31,7 +31,7 @@ FIRST_S = 50e-6
 class Shared(Protocol):
     """The word that all waiters of a lock share."""
 
-    looked_ns: int
+    last_poll_ns: int
     """Time of the last poll by any waiter (`real_time.monotonic_ns`)."""
 
 
@@ -52,13 +52,13 @@ class Pace:
             return True
         now_ns = real_time.monotonic_ns()
         # Not less than 0, either: another container may have a clock of its own.
-        since_ns = abs(now_ns - shared.looked_ns)
+        since_ns = abs(now_ns - shared.last_poll_ns)
         if since_ns < ENOUGH_NS:
             self._sleep_s = min(2 * self._sleep_s, _LONGEST_S)
             return False
         if since_ns > _TOO_FEW_NS:
             self._sleep_s = max(self._sleep_s / 2, SHORT_S)
-        shared.looked_ns = now_ns
+        shared.last_poll_ns = now_ns
         return True
 
 

@@ -19,7 +19,7 @@ from rmq_store.format.bytes.gather import repeated
 from rmq_store.format.frames.compression import PLAIN_BYTES_MAX
 from rmq_store.format.frames.frame_walk import WalkedFrames
 from rmq_store.format.tables.schema import message_schema
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.memory import BatchMemory
 
 BATCH_ROWS: Final = 32_768

@@ -18,8 +18,8 @@ from rmq_store.format.tables.schema import ENCODED_SCHEMA, PROPERTIES_TYPE
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import validate_topic
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 
 _MICROSECONDS_PER_MS = 1000
 

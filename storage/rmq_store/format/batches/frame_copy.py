@@ -30,8 +30,8 @@ from rmq_store.format.text.hashing import java_hashes
 from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
 from rmq_store.format.text.names import validate_topic
 from rmq_store.format.views.index_keys import index_key_hashes, topic_hashes
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -28,7 +28,7 @@ from rmq_store.format.properties.light_queues import are_dispatched, is_light
 from rmq_store.format.properties.property_columns import LAST_WINS, PropertyPieces
 from rmq_store.format.tables.schema import JAVA_MSG_ID, READABLE_SCHEMA, TIMESTAMP_TYPE, message_schema
 from rmq_store.format.text.host_columns import host_message_ids, host_texts
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 from rmq_store.memory import BatchMemory
 
 __all__ = [

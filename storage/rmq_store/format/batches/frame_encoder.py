@@ -30,7 +30,7 @@ from rmq_store.format.tables.schema import ENCODED_SCHEMA
 from rmq_store.format.text.hashing import java_hashes
 from rmq_store.format.text.ids import month_start_ms
 from rmq_store.format.views.index_keys import index_key_hashes, topic_hashes
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 __all__ = ["EncodeOptions", "encode_batch", "patch_frames"]
 

@@ -48,7 +48,7 @@ _Text = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 _Pieces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-class _Rooms(NamedTuple):
+class _BufferSizes(NamedTuple):
     """The room of a copy: bytes of each text, pieces of properties, bytes of their names and of their values."""
 
     texts: Mapping[str, int]
@@ -57,7 +57,7 @@ class _Rooms(NamedTuple):
     values: int
 
     @classmethod
-    def most(cls, count: int, frames_bytes: int) -> _Rooms:
+    def most(cls, count: int, frames_bytes: int) -> _BufferSizes:
         """No frames of so many bytes have more."""
         hosts = dict.fromkeys(("bornHost", "storeHost"), count * _HOST_ROOM_BYTES)
         room = max(frames_bytes - FRAME_BYTES_MIN * count, 0)
@@ -77,14 +77,14 @@ class _Rooms(NamedTuple):
             sizes |= {"values offsets": pieces_bytes, "values": self.values}
         return sizes
 
-    def at_most(self, ends: Sequence[int], rows: float) -> _Rooms:
+    def at_most(self, ends: Sequence[int], rows: float) -> _BufferSizes:
         """`rows` times what a sample needed, and a fourth more; but no more than these. Bodies are not foretold: one
         may be as long as all the others.
         """
         likely = [int(1.25 * rows * end) + 4096 for end in ends]
         texts = {name: min(likely[at], self.texts[name]) for at, name in enumerate(_TEXTS) if name in PROPERTY_COLUMNS}
         most = self.pieces, self.names, self.values
-        return _Rooms({**self.texts, **texts}, *map(min, likely[len(_TEXTS) :], most))
+        return _BufferSizes({**self.texts, **texts}, *map(min, likely[len(_TEXTS) :], most))
 
 
 class _Copied(NamedTuple):
@@ -115,13 +115,13 @@ def decode_ordinary(
         return None
     copy = partial(_copy, data, base_offset, raw_body)
     asked = None if owner is None else (owner[0].encode(), owner[1], np.ascontiguousarray(owner[2], np.int64))
-    most = _Rooms.most(count, frames_bytes)
+    most = _BufferSizes.most(count, frames_bytes)
     copied = None
     sampled = [name for name in columns if name in PROPERTY_COLUMNS]
     if sampled and frames_bytes >= _SAMPLED_BYTES_MIN:
         rows = np.arange(count) if count <= _SAMPLE_ROWS else (_EVERYWHERE * count).astype(np.int64)
         some = None if asked is None else (*asked[:2], asked[2][rows])
-        most_of_some = _Rooms.most(len(rows), int(sizes[rows].sum()))
+        most_of_some = _BufferSizes.most(len(rows), int(sizes[rows].sum()))
         sample = copy(sampled, from_heap, positions[rows], sizes[rows], some, most_of_some)
         if sample is None:
             return None
@@ -142,10 +142,10 @@ def _copy(
     positions: Positions,
     sizes: Positions,
     owner: tuple[bytes, int, Positions] | None,
-    rooms: _Rooms,
+    buffers: _BufferSizes,
 ) -> _Copied | None:
     """All frames in one pass, or None: something is not ordinary, or wrong, or there is not room for it."""
-    areas = carve(rooms.sizes_bytes(len(positions), columns))
+    areas = carve(buffers.sizes_bytes(len(positions), columns))
     numbers = {name: areas[name].view(number) for name, number in _NUMBERS.items() if name in columns}
     texts = {name: _text(name, areas) for name in _TEXTS if name in columns}
     pieces = _pieces(areas) if "properties" in columns else None

@@ -21,8 +21,8 @@ from rmq_store.format.properties.property_columns import LAST_WINS, PropertyPiec
 from rmq_store.format.text.hashing import java_hashes
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.format.views.index_keys import index_key_hashes, topic_hashes
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

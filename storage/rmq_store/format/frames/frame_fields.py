@@ -37,7 +37,7 @@ from rmq_store.format.frames.frame_check import (
 from rmq_store.format.properties.property_columns import KEYS_AND_TAGS, PropertyPieces, split_property_slices
 from rmq_store.format.properties.property_string import UNIQUE_KEY
 from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.host import Host
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 

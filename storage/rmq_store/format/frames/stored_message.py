@@ -25,7 +25,7 @@ from rmq_store.format.frames.frame_check import (
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
 from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 # All fields before the body, by the two V6 bits (born, store) of sys_flag.
 _HEADERS = tuple(

@@ -20,7 +20,7 @@ import pyarrow as pa
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.property_columns import PropertyPieces
 from rmq_store.format.text.names import LMQ_PREFIX
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 _SEPARATOR = ","
 

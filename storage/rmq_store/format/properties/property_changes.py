@@ -18,7 +18,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.bytes.gather import Bytes, Positions, begins_with, leading_words, take_slices, value_bytes
 from rmq_store.format.properties.property_encoder import checked_text, first_with_separator, no_separator, refusal
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, CRC_PROPERTY_PREFIX
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 Int64 = npt.NDArray[np.int64]
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 from rmq_store.format.bytes import native
 from rmq_store.format.bytes.gather import Bytes, Positions, as_text, gather_fields, take_slices, value_bytes
 from rmq_store.format.properties import property_string as names
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 
 _NAME_VALUE_SEPARATOR = 1
 _PROPERTY_SEPARATOR = 2

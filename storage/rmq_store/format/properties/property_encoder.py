@@ -17,7 +17,7 @@ import pyarrow as pa
 from rmq_store.errors import UsageError
 from rmq_store.format.bytes.gather import Positions, value_bytes
 from rmq_store.format.properties import property_string as names
-from rmq_store.late.arrow_compute import pc
+from rmq_store.lazy.arrow_compute import pc
 
 Mask = npt.NDArray[np.bool_]
 

@@ -20,7 +20,7 @@ from dataclasses import astuple
 import numpy as np
 
 from rmq_store.errors import CorruptConfigError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 CHECKPOINT_BYTES = 4096
 FIELDS = np.dtype(

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Literal, NoReturn
 
 from rmq_store.format.tables.fastjson import DEPTH_MAX, NUMBER, STRING, FastjsonReader
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 Style = Literal["4.x", "5.x", "compact"]
 

@@ -11,7 +11,7 @@ import base64
 import binascii
 
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _VERSION = "v1"
 _FIELDS = 5

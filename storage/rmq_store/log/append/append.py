@@ -31,7 +31,7 @@ from rmq_store.files import durable
 from rmq_store.files.locks.background import HelperThread
 from rmq_store.format.frames.stored_message import complete_frame, encode_blank
 from rmq_store.format.views.consume_queue import encode_entries
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.frame_writer import FrameWriter, frame_bounds
 from rmq_store.log.append.grouping import Groups, Numbered, in_parts
 from rmq_store.log.append.write_back import WriteBack
@@ -135,14 +135,14 @@ def append(
     batches: Sequence[pa.RecordBatch],
     unit: Unit | None = None,
     *,
-    places: bool = True,
-    used: Callable[[np.ndarray], None] = lambda source: None,
+    return_offsets: bool = True,
+    on_copied: Callable[[np.ndarray], None] = lambda source: None,
 ) -> Appended:
-    """Append encoded batches (ENCODED_SCHEMA), visible together; the caller holds `append_lock`. `used` is called with
-    the bytes of frames that were copied and are not read again.
+    """Append encoded batches (ENCODED_SCHEMA), visible together; the caller holds `append_lock`. `on_copied` is called
+    with the bytes of frames that were copied and are not read again.
 
     On return the records are visible under ASYNC_FLUSH; they are durable only after a flush. Memory does not grow with
-    the size of the records, except for 4 bytes a row, and 16 more if `places` are asked for.
+    the size of the records, except for 4 bytes a row, and 16 more with `return_offsets`.
 
     Raises:
         UsageError: a record that no segment can hold.
@@ -190,12 +190,12 @@ def append(
         placed = _placed(log, parts, groups, start)
         before, part = None, next(placed)
         while True:
-            with _writing_records(log, part, steps, used, write_back, helper):
+            with _writing_records(log, part, steps, on_copied, write_back, helper):
                 if before is not None:
                     _put_entries(steps, before, groups.keys)
                 _put_keys(log, steps, part)
                 following = next(placed, None)
-            if places:
+            if return_offsets:
                 offsets.append(part.layout.offsets)
                 queue_offsets.append(part.numbered.queue_offsets)
             if following is None:
@@ -351,7 +351,7 @@ def _writing_records(
     log: CommitLog,
     part: _Part,
     steps: AppendSteps,
-    used: Callable[[np.ndarray], None],
+    on_copied: Callable[[np.ndarray], None],
     write_back: WriteBack,
     helper: HelperThread,
 ) -> Iterator[None]:
@@ -375,8 +375,8 @@ def _writing_records(
 
     steps.put_blanks(layout)
     frame_writer = FrameWriter(
-        part.batches, part.numbered.queue_offsets, layout.offsets, steps.now, has_crc=log.crc_property, used=used,
-        through=through,
+        part.batches, part.numbered.queue_offsets, layout.offsets, steps.now, has_crc=log.crc_property,
+        on_copied=on_copied, through=through,
     )  # fmt: skip
     other = helper.begin(write) if frame_writer.is_for_two() else None
     try:

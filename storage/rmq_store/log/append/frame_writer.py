@@ -61,8 +61,8 @@ class FrameWriter:
 
     `queue_offsets` and `log_offsets` are int64 (n,), for the rows of all batches; `has_crc`: the frames end with a CRC
     property. Pieces may be finished in any order, but rows count only when all rows before them are finished. `through`
-    is called with their number. `used` is called with their bytes, USED_BYTES at a time or the rest of a batch; these
-    bytes are not read again.
+    is called with their number. `on_copied` is called with their bytes, USED_BYTES at a time or the rest of a batch;
+    these bytes are not read again.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class FrameWriter:
         store_timestamp_ms: int,
         *,
         has_crc: bool,
-        used: Callable[[np.ndarray], None] = lambda source: None,
+        on_copied: Callable[[np.ndarray], None] = lambda source: None,
         through: Callable[[int], None] = lambda row_count: None,
     ) -> None:
         self._sources = list(_sources(batches, has_crc=has_crc))
         self._left = deque(range(len(self._sources)))
-        self._places = queue_offsets, log_offsets
+        self._offsets = queue_offsets, log_offsets
         self._store_timestamp_ms = store_timestamp_ms
-        self._used = used
+        self._on_copied = on_copied
         self._through = through
         self._done: set[int] = set()
         self._first_open = 0
@@ -108,7 +108,7 @@ class FrameWriter:
                 buffer = np.empty(max(size, min(PIECE_BYTES, len(data))), np.uint8)
             frames = buffer[:size]
             np.copyto(frames, data[bounds[0] : bounds[-1]])
-            queue_offsets, log_offsets = (places[rows] for places in self._places)
+            queue_offsets, log_offsets = (offsets[rows] for offsets in self._offsets)
             patch_frames(
                 frames, starts[:-1], np.diff(starts), queue_offsets, log_offsets, self._store_timestamp_ms, crc0
             )
@@ -129,7 +129,7 @@ class FrameWriter:
             self._first_open = behind
         for source in self._sources[first:behind]:
             if len(source.used_up):
-                self._used(source.used_up)
+                self._on_copied(source.used_up)
         if behind > first:
             last = self._sources[behind - 1]
             self._through(last.first + len(last.bounds) - 1)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rmq_store import real_time
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
 from rmq_store.files import durable
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.append import OneRecord, append_lock, append_one
 from rmq_store.log.append.flush import flush
 from rmq_store.log.core.commit_log import CommitLog

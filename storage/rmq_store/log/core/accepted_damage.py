@@ -30,7 +30,7 @@ import numpy.typing as npt
 from rmq_store.errors import REPAIR_MOVES_IT_AWAY, CorruptConfigError, NotAStoreError, development_version
 from rmq_store.files import durable
 from rmq_store.format.views.consume_queue import QUEUE_ID_MAX, QUEUE_OFFSET_MAX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 _FORMAT = 1
 _FILE_BYTES_MAX = 64 << 20

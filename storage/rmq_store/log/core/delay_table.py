@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

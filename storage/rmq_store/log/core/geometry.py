@@ -26,7 +26,7 @@ from rmq_store.files.progress import Progress
 from rmq_store.format.text.names import is_index_file_name
 from rmq_store.format.views import index as layout
 from rmq_store.format.views.consume_queue import ENTRY_BYTES
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.file_sizes import size_of_files
 from rmq_store.log.views.hash_index import UNKNOWN
 

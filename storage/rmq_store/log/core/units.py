@@ -18,7 +18,7 @@ import numpy as np
 
 from rmq_store.format.batches.frame_decoder import DispatchColumns
 from rmq_store.format.frames.stored_message import decode_frame
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core import scan
 from rmq_store.log.core.commit_log import CommitLog
 

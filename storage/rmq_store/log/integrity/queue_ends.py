@@ -36,7 +36,7 @@ from rmq_store.errors import (
 from rmq_store.files import durable
 from rmq_store.format.text.names import validate_topic
 from rmq_store.format.views.consume_queue import ENTRY_BYTES, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.views.views import QueueKey
 

@@ -18,7 +18,7 @@ from rmq_store.errors import NotAStoreError
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.files.segments.open_files import OpenFile
 from rmq_store.format.views.consume_queue import ENTRY
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core import scan
 from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 from rmq_store.log.core.commit_log import CommitLog

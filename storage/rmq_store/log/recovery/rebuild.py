@@ -34,7 +34,7 @@ from rmq_store.files.segments.open_files import data_ranges
 from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.text.names import parse_segment_name, validate_topic
 from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.integrity.placeholder_entries import end_without_messages
 from rmq_store.log.integrity.queue_ends import QueueEnds

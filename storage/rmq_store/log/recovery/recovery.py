@@ -18,7 +18,7 @@ from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
 from rmq_store.format.text.names import LMQ_PREFIX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.append import undo
 from rmq_store.log.append.flush import sync_filesystem
 from rmq_store.log.core import scan

@@ -16,7 +16,7 @@ from rmq_store.files.locks.state_page import StatePage
 from rmq_store.files.progress import ProgressRecord
 from rmq_store.format.frames.frame_check import check_frame
 from rmq_store.format.frames.stored_message import decode_frame
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.checkpoint import load_checkpoint
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.integrity.corrupt_queues import corrupt_queues

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.groups import CONSUME_FROM_WHERE, CONSUME_TYPES, MESSAGE_MODELS, SubscriptionData
 from rmq_store.protocol.bodies.json_body import JsonBody
 from rmq_store.protocol.messages import MessageQueue

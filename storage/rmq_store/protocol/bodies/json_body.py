@@ -15,7 +15,7 @@ from dataclasses import MISSING, fields
 from typing import Any, ClassVar, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 from rmq_store.format.text.names import java_name
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies import java_json
 from rmq_store.protocol.bodies.java_json import ObjectKey
 from rmq_store.protocol.errors import RemotingCommandError

@@ -6,13 +6,14 @@ from dataclasses import field
 from enum import IntEnum
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
+from rmq_store.protocol.versions import V4_9_8
 
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
 
-# MQVersion.V4_9_8. Brokers write route keys in quotes for V4_9_4 (401) and above, and send GO_AWAY above V5_3_1.
-VERSION: Final = 409
+# Brokers write route keys in quotes for V4_9_4 and above, and send GO_AWAY above V5_3_1.
+VERSION: Final = V4_9_8
 
 SECRET_FIELDS: Final = frozenset(("AccessKey", "SecurityToken", "Signature"))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.wire.header_fields import Int32, RequestHeader, ResponseHeader
 from rmq_store.protocol.wire.request_codes import RequestCode
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.wire.header_fields import Int32, RequestHeader
 from rmq_store.protocol.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from rmq_store.protocol.wire.request_codes import RequestCode

@@ -14,13 +14,13 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
+from rmq_store.protocol.versions import V4_9_3
 from rmq_store.protocol.wire.command import VERSION
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-V4_9_3: Final = 399
 
 
 def signature_of(ext_fields: Mapping[str, str], body: bytes, secret_key: str, version: int = VERSION) -> str:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.inserting import insert_new
 from rmq_store.reliable.database.raw_rows import fetch_raw, raw_columns, shown
 from rmq_store.reliable.database.tables import CONFIRMED, VOID, Tables

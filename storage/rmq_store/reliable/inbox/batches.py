@@ -27,7 +27,7 @@ from typing import Final
 import pyarrow as pa
 import sqlalchemy as sa
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.leases import now_ms
@@ -35,10 +35,11 @@ from rmq_store.reliable.database.message_id import copied_id_of
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import read, transact
 from rmq_store.reliable.database.trouble import is_duplicate
-from rmq_store.reliable.inbox import inbox, receipts
-from rmq_store.reliable.inbox.deliveries import OF_ROW, fingerprints_of, id_properties
+from rmq_store.reliable.inbox import delivery_log, inbox
+from rmq_store.reliable.inbox.deliveries import OF_ROW, Queue, fingerprints_of, id_properties, own_id
+from rmq_store.reliable.inbox.delivery_log import UNCLEAR
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner
-from rmq_store.reliable.inbox.receipts import UNCLEAR, Queue, own_id, write_marks
+from rmq_store.reliable.inbox.high_water import write_marks
 from rmq_store.reliable.outbox.stub import Confirmation, confirm_all
 
 _log = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ class BatchWriter:
             if kept:
                 left = rows if len(kept) == rows.num_rows else rows.take(pa.array(kept))
                 self._handlers.run(connection, partial(self._write, connection, left))
-            receipts.delete(connection, self._tables, self._group, set(message_ids))
+            delivery_log.delete(connection, self._tables, self._group, set(message_ids))
         return BatchResult(written_before=False, written=written, dropped=dropped, void=void)
 
     def _unclear(self, connection: sa.Connection, message_ids: list[str], rows: pa.RecordBatch) -> set[str]:

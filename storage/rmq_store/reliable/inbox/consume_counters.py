@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.inbox.redis_filter import Known
 
 
@@ -46,8 +46,8 @@ class Counters:
         return self._counts
 
     def count(self, outcomes: Mapping[str, str], known: Mapping[str, Known]) -> None:
-        """Add the outcomes (`once.Outcome`) of messages, of which Redis knew what `known` says. One whose id is another
-        message's is counted when it is done under its own, or is listed.
+        """Add the outcomes (`exactly_once.HandlerOutcome`) of messages, of which Redis knew what `known` says. One
+        whose id is another message's is counted when it is done under its own, or is listed.
         """
         added: dict[str, int] = {}
         for message_id, outcome in outcomes.items():

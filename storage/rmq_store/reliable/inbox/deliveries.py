@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -19,10 +20,10 @@ from rmq_store.client import MessageExt
 from rmq_store.errors import NoMessageIdError
 from rmq_store.format.properties.new_message import OUTBOX_ID
 from rmq_store.format.text.delay_levels import DELAY_LEVELS_MS, FIRST_RETRY_LEVEL, retry_delays_ms
-from rmq_store.late.arrow_compute import pc
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.arrow_compute import pc
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.message_id import ID_PROPERTIES, UNIQUE_KEY, copied_id_of, message_id_of
-from rmq_store.reliable.inbox.receipts import Receipt
+from rmq_store.reliable.database.tables import MESSAGE_ID_CHARACTERS_MAX
 
 RETRY_LADDER_MS: Final = retry_delays_ms(DELAY_LEVELS_MS)
 """RocketMQ's delays of the first, second, ... retry."""
@@ -31,6 +32,61 @@ OF_BODY: Final = "b"
 OF_ROW: Final = "r"
 _DIGEST_BYTES = 16
 BROKER_CHOOSES: Final = 0
+RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+
+Queue = tuple[str, str, int]
+"""Broker name, topic, queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One delivery of a message. `topic`, `queue_id`, `queue_offset`: the place of the delivered message; for a retry
+    this is in the retry topic.
+
+    `retry_ms`: the wait before its next delivery if this one fails. `is_last`: if this one fails, the message is dead.
+    `fingerprint`: tells it from another message with its id; None: unknown. `copied_id`: the OUTBOX_ID of the message
+    that it was made of, by which workers of version 1 know it.
+    """
+
+    message_id: str
+    broker_name: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    reconsume_times: int
+    retry_ms: int
+    is_last: bool
+    fingerprint: str | None = None
+    copied_id: str | None = None
+
+    def under_its_own_id(self) -> Delivery:
+        """The same delivery under an id of the message's own, made of its id and its fingerprint: the id that it has is
+        another message's.
+        """
+        return replace(self, message_id=own_id(self.message_id, self.fingerprint))
+
+    @property
+    def place(self) -> str:
+        """The place of the delivered message, for people."""
+        return f"offset {self.queue_offset} of queue {self.queue_id} of {self.topic} ({self.broker_name})"
+
+    @property
+    def is_first_delivery(self) -> bool:
+        """True if it counts for the high-water mark: it is neither a retry, nor was it delivered before."""
+        return self.reconsume_times == 0 and not self.topic.startswith(RETRY_TOPIC_PREFIX)
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that holds the delivered message."""
+        return self.broker_name, self.topic, self.queue_id
+
+
+def own_id(message_id: str, fingerprint: str | None) -> str:
+    """The id of a message that has the id of another one."""
+    own = f"{message_id}#{fingerprint}"
+    if len(own) <= MESSAGE_ID_CHARACTERS_MAX:
+        return own
+    return f"{hashlib.blake2b(message_id.encode(), digest_size=16).hexdigest()}#{fingerprint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +115,14 @@ class Ladder:
         return next(longer, BROKER_CHOOSES)
 
 
-def receipt_of(message: MessageExt, topic: str, reconsume_times: int, retry: Retry) -> Receipt:
+def delivery_of(message: MessageExt, topic: str, reconsume_times: int, retry: Retry) -> Delivery:
     """A delivery. `topic`: the topic that holds the message; for a retried message this is the retry topic.
 
     Raises:
         NoMessageIdError: it has no id of its own.
     """
     place = _address(message.broker_name, topic, message.queue_id, message.queue_offset)
-    return Receipt(
+    return Delivery(
         message_id_of(message.properties, place),
         message.broker_name,
         topic,
@@ -80,16 +136,16 @@ def receipt_of(message: MessageExt, topic: str, reconsume_times: int, retry: Ret
     )
 
 
-def receipts_of(
+def deliveries_of(
     batch: pa.RecordBatch, ids: Sequence[str | None], topic: str, ladder: Ladder, kind: str
-) -> list[Receipt | None]:
+) -> list[Delivery | None]:
     """The deliveries of a batch with the columns of `MessageListenerArrow`; None for a row without an id. `kind`: of
     the fingerprints.
     """
     columns = batch.select(["brokerName", "queueId", "queueOffset", "reconsumeTimes"])
     values = (column.to_pylist() for column in columns.columns)
     copied = (copied_id_of(properties) for properties in id_properties(batch.column("properties")))
-    found: list[Receipt | None] = []
+    found: list[Delivery | None] = []
     for message_id, broker_name, queue_id, offset, times, fingerprint, copied_id in zip(
         ids, *values, fingerprints_of(batch, kind), copied, strict=True
     ):
@@ -98,7 +154,7 @@ def receipts_of(
             continue
         retry = ladder.retry(times)
         found.append(
-            Receipt(
+            Delivery(
                 message_id, broker_name, topic, queue_id, offset, times, retry.after_ms, retry.is_last, fingerprint,
                 copied_id,
             )

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.trouble import mysql_code_of, sqlstate_of
-from rmq_store.reliable.inbox import inbox, receipts
+from rmq_store.reliable.inbox import delivery_log, inbox
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner
-from rmq_store.reliable.inbox.patience import Calls, Patience
+from rmq_store.reliable.inbox.worker_wait import Calls, WorkerWait
 from rmq_store.reliable.outbox import stub
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Handle = Callable[[sa.Connection, Collection[str]], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class GroupTables:
     """The tables that have the group's rows. `stubs`: the engine of the stubs; None if they are in the same database.
     """
 
@@ -55,21 +55,19 @@ class Effect:
 
     def __init__(
         self,
-        places: Places,
+        group_tables: GroupTables,
         handlers: HandlerRunner,
-        patience: Patience,
+        worker_wait: WorkerWait,
         clock: Callable[[], int],
         outbox: Outbox | None = None,
     ) -> None:
         self._outbox = outbox
-        self._patience = patience
-        self._places = places
+        self._worker_wait = worker_wait
+        self._group_tables = group_tables
         self._handlers = handlers
         self._clock = clock
 
-    def run(
-        self, fingerprints: inbox.Fingerprints, handle: Handle, *, may_wait: bool
-    ) -> tuple[set[str], set[str]]:
+    def run(self, fingerprints: inbox.Fingerprints, handle: Handle, *, may_wait: bool) -> tuple[set[str], set[str]]:
         """Do messages in one transaction, durable on return; returns those that were not done before, and those whose
         ids were done as other messages. `handle` may be called several times, `TRIES` at most, each time after a
         rollback. While the database is away it is not called.
@@ -89,7 +87,7 @@ class Effect:
             return handle(connection, ids)
 
         run = partial(self._run, fingerprints=fingerprints, handle=counted, may_wait=may_wait)
-        mine, others, stubs = self._patience.transact(run, calls)
+        mine, others, stubs = self._worker_wait.transact(run, calls)
         if self._outbox is not None and stubs:
             # If this process dies here, a relay sends them.
             self._outbox.flush_after_commit(*stubs)
@@ -97,14 +95,14 @@ class Effect:
 
     def confirm(self, connection: sa.Connection, message_ids: Collection[str], now_ms: int) -> set[str]:
         """Confirm stubs of this database in the caller's transaction; returns the ids of void ones."""
-        if self._places.stubs is not None:
+        if self._group_tables.stubs is not None:
             return set()
-        return confirm(connection, self._places, message_ids, now_ms)
+        return confirm(connection, self._group_tables, message_ids, now_ms)
 
     def _run(
         self, connection: sa.Connection, fingerprints: inbox.Fingerprints, handle: Handle, may_wait: bool
     ) -> tuple[set[str], set[str], list[stub.Stub]]:
-        group, tables = self._places.group, self._places.tables
+        group, tables = self._group_tables.group, self._group_tables.tables
         now_ms = self._clock()
         message_ids = set(fingerprints)
         insert = partial(inbox.insert_set, connection, tables, group, message_ids, now_ms, fingerprints)
@@ -119,17 +117,19 @@ class Effect:
         void = self.confirm(connection, message_ids, now_ms) & mine
         if void:
             raise VoidStubsError(void)
-        receipts.delete(connection, tables, group, message_ids)
+        delivery_log.delete(connection, tables, group, message_ids)
         return mine, others, stubs
 
 
-def confirm(connection: sa.Connection, places: Places, message_ids: Collection[str], now_ms: int) -> set[str]:
+def confirm(
+    connection: sa.Connection, group_tables: GroupTables, message_ids: Collection[str], now_ms: int
+) -> set[str]:
     """C5: confirm stubs for the group, in the caller's transaction; returns the ids of void ones."""
     if len(message_ids) == 1:
         (message_id,) = message_ids
-        answer = stub.confirm(connection, places.tables, places.group, message_id, now_ms)
+        answer = stub.confirm(connection, group_tables.tables, group_tables.group, message_id, now_ms)
         return {message_id} if answer is stub.Confirmation.VOID else set()
-    answers = stub.confirm_all(connection, places.tables, places.group, message_ids, now_ms)
+    answers = stub.confirm_all(connection, group_tables.tables, group_tables.group, message_ids, now_ms)
     return {message_id for message_id, answer in answers.items() if answer is stub.Confirmation.VOID}
 
 

@@ -1,6 +1,7 @@
-"""Converts a listener's messages for `once`, and its outcomes into RocketMQ's answers.
+"""Converts a listener's messages for `exactly_once`, and its outcomes into RocketMQ's answers.
 
-    MessageExt, MessageView, RecordBatch  ->  receipts  ->  `Once`  ->  outcomes  ->  ack index, delay level, handle
+    MessageExt, MessageView, RecordBatch  ->  deliveries  ->  `ExactlyOnce`  ->  outcomes
+    outcomes  ->  ack index, delay level, handle
 
 A message without an id cannot be done once. It fails each time and becomes a dead letter, or is put on the manual list.
 
@@ -36,16 +37,16 @@ from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.inbox.consume_counters import Counters
 from rmq_store.reliable.inbox.deliveries import (
     OF_ROW,
+    Delivery,
     Ladder,
     Retry,
+    deliveries_of,
+    delivery_of,
     message_ids_of,
     prefix_length,
-    receipt_of,
-    receipts_of,
 )
-from rmq_store.reliable.inbox.effect import Places
-from rmq_store.reliable.inbox.once import Once, Outcome, Verdicts
-from rmq_store.reliable.inbox.receipts import Receipt
+from rmq_store.reliable.inbox.effect import GroupTables
+from rmq_store.reliable.inbox.exactly_once import ExactlyOnce, HandlerOutcome, Verdicts
 
 HIDDEN_MORE_MS: Final = 1000
 """How much longer than the lease of another worker a message stays hidden."""
@@ -63,8 +64,8 @@ class Handling:
 
     def __init__(
         self,
-        once: Once,
-        places: Places,
+        once: ExactlyOnce,
+        group_tables: GroupTables,
         ladder: Ladder,
         counters: Counters,
         ending: threading.Event,
@@ -73,7 +74,7 @@ class Handling:
         clock: Callable[[], int],
     ) -> None:
         self._once = once
-        self._group, self._tables = places.group, places.tables
+        self._group, self._tables = group_tables.group, group_tables.tables
         self._ladder = ladder
         self._counters = counters
         self._ending = ending
@@ -82,8 +83,8 @@ class Handling:
         self._refused_topics: set[str] = set()
 
     def extending(self, extend: Callable[[], bool]) -> AbstractContextManager[None]:
-        """As `Patience.extending`."""
-        return self._once.patience.extending(extend)
+        """As `WorkerWait.extending`."""
+        return self._once.worker_wait.extending(extend)
 
     def message(
         self,
@@ -93,14 +94,14 @@ class Handling:
         handler: Callable[..., object],
         outside: bool,
         busy_wait_ms: int | None,
-    ) -> tuple[Outcome | None, int]:
+    ) -> tuple[HandlerOutcome | None, int]:
         """The outcome of a message (None: it has no id), and its wait in ms if another worker has it."""
         try:
-            receipt = receipt_of(message, topic, message.reconsume_times, retry)
+            delivery = delivery_of(message, topic, message.reconsume_times, retry)
         except NoMessageIdError as error:
             self._refuse(topic, 1, error)
             return None, 0
-        return self._run_one(receipt, message, handler, outside, None if retry.is_last else busy_wait_ms)
+        return self._run_one(delivery, message, handler, outside, None if retry.is_last else busy_wait_ms)
 
     def view(
         self,
@@ -109,116 +110,116 @@ class Handling:
         retry: Retry,
         handler: Callable[..., object],
         outside: bool,
-    ) -> Outcome:
+    ) -> HandlerOutcome:
         """The outcome of a message. If another worker has it, it stays hidden until that worker's lease ends; at its
         last delivery, this thread waits for that.
         """
         try:
-            receipt = receipt_of(view.message, view.received_from, view.delivery_attempt - 1, retry)
+            delivery = delivery_of(view.message, view.received_from, view.delivery_attempt - 1, retry)
         except NoMessageIdError as error:
             self._refuse(view.received_from, 1, error)
-            return Outcome.FAILED
-        outcome, wait_ms = self._run_one(receipt, view.message, handler, outside, 0)
-        while outcome is Outcome.LATER:
+            return HandlerOutcome.FAILED
+        outcome, wait_ms = self._run_one(delivery, view.message, handler, outside, 0)
+        while outcome is HandlerOutcome.LATER:
             hidden = timedelta(milliseconds=wait_ms + HIDDEN_MORE_MS)
             if not self.with_handle(view, partial(simple_consumer.change_invisible_duration, view, hidden)):
                 break
             if not retry.is_last or self._ending.is_set():
                 break
-            outcome, wait_ms = self._run_one(receipt, view.message, handler, outside, wait_ms)
+            outcome, wait_ms = self._run_one(delivery, view.message, handler, outside, wait_ms)
         return outcome
 
     def _run_one(
         self,
-        receipt: Receipt,
+        delivery: Delivery,
         message: MessageExt,
         handler: Callable[..., object],
         outside: bool,
         wait_ms: int | None,
-    ) -> tuple[Outcome, int]:
+    ) -> tuple[HandlerOutcome, int]:
         """The outcome of a message, and its wait in ms if another worker has it."""
 
-        def run(receipt: Receipt) -> Verdicts:
+        def run(delivery: Delivery) -> Verdicts:
             if outside:
-                return self._once.run_outside(receipt, lambda: handler(message), wait_ms=wait_ms)
-            return self._once.run([receipt], lambda connection, _: handler(connection, message), wait_ms=wait_ms)
+                return self._once.run_outside(delivery, lambda: handler(message), wait_ms=wait_ms)
+            return self._once.run([delivery], lambda connection, _: handler(connection, message), wait_ms=wait_ms)
 
-        verdicts = run(receipt)
-        if verdicts.outcomes[receipt.message_id] is Outcome.OTHER:
-            receipt = receipt.under_its_own_id()
-            verdicts = run(receipt)
-        return verdicts.outcomes[receipt.message_id], verdicts.wait_ms
+        verdicts = run(delivery)
+        if verdicts.outcomes[delivery.message_id] is HandlerOutcome.OTHER:
+            delivery = delivery.under_its_own_id()
+            verdicts = run(delivery)
+        return verdicts.outcomes[delivery.message_id], verdicts.wait_ms
 
     def rows(
         self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler, lease_token: str | None, *, kind: str
-    ) -> tuple[list[Outcome], int]:
+    ) -> tuple[list[HandlerOutcome], int]:
         """The outcome of each row, and the wait in ms if other workers have some of them. `kind`: of the fingerprints
         (`deliveries`).
         """
         ids, error = message_ids_of(batch)
         if error is not None:
             self._refuse(topic, ids.count(None), error)
-        receipts = receipts_of(batch, ids, topic, self._ladder, kind)
+        deliveries = deliveries_of(batch, ids, topic, self._ladder, kind)
         first_rows: dict[tuple[str, str | None], int] = {}
-        waiting: list[tuple[int, Receipt]] = []
-        for row, receipt in enumerate(receipts):
-            if receipt is not None and first_rows.setdefault((receipt.message_id, receipt.fingerprint), row) == row:
-                waiting.append((row, receipt))
-        is_last = any(receipt.is_last for _, receipt in waiting)
+        waiting: list[tuple[int, Delivery]] = []
+        for row, delivery in enumerate(deliveries):
+            if delivery is not None and first_rows.setdefault((delivery.message_id, delivery.fingerprint), row) == row:
+                waiting.append((row, delivery))
+        is_last = any(delivery.is_last for _, delivery in waiting)
         busy_wait_ms = None if is_last else self._busy_wait_ms
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, HandlerOutcome] = {}
         wait_ms = 0
         while waiting:
             # Of several messages with one id the first ones.
-            now: dict[str, tuple[int, Receipt]] = {}
-            then: list[tuple[int, Receipt]] = []
-            for row, receipt in waiting:
-                if now.setdefault(receipt.message_id, (row, receipt)) != (row, receipt):
-                    then.append((row, receipt))
+            now: dict[str, tuple[int, Delivery]] = {}
+            then: list[tuple[int, Delivery]] = []
+            for row, delivery in waiting:
+                if now.setdefault(delivery.message_id, (row, delivery)) != (row, delivery):
+                    then.append((row, delivery))
             handle = partial(_handle_rows, handler, batch, {message_id: row for message_id, (row, _) in now.items()})
-            some = [receipt for _, receipt in now.values()]
+            some = [delivery for _, delivery in now.values()]
             verdicts = self._once.run(some, handle, wait_ms=busy_wait_ms, lease_token=lease_token)
             wait_ms = max(wait_ms, verdicts.wait_ms)
-            for row, receipt in now.values():
-                outcome = verdicts.outcomes[receipt.message_id]
-                if outcome is Outcome.OTHER and kind != OF_ROW:
-                    then.append((row, receipt.under_its_own_id()))
+            for row, delivery in now.values():
+                outcome = verdicts.outcomes[delivery.message_id]
+                if outcome is HandlerOutcome.OTHER and kind != OF_ROW:
+                    then.append((row, delivery.under_its_own_id()))
                 else:
-                    outcomes[row] = self._listed(receipt) if outcome is Outcome.OTHER else outcome
+                    outcomes[row] = self._listed(delivery) if outcome is HandlerOutcome.OTHER else outcome
             waiting = then
         found = [
-            Outcome.FAILED if each is None else outcomes[first_rows[each.message_id, each.fingerprint]]
-            for each in receipts
+            HandlerOutcome.FAILED if each is None else outcomes[first_rows[each.message_id, each.fingerprint]]
+            for each in deliveries
         ]
         return found, wait_ms
 
-    def _listed(self, receipt: Receipt) -> Outcome:
+    def _listed(self, delivery: Delivery) -> HandlerOutcome:
         """The outcome of a row whose id is another message's."""
         detail = (
-            f"another message with its id {receipt.message_id} is done. This one was made of that, as its body says, "
+            f"another message with its id {delivery.message_id} is done. This one was made of that, as its body says, "
             "and is not done"
         )
-        self._once.list_same_id(receipt.under_its_own_id(), detail)
-        return Outcome.LISTED
+        self._once.list_same_id(delivery.under_its_own_id(), detail)
+        return HandlerOutcome.LISTED
 
-    def row_outside(self, row: pa.RecordBatch, topic: str, handler: Callable[[], object]) -> Outcome:
+    def row_outside(self, row: pa.RecordBatch, topic: str, handler: Callable[[], object]) -> HandlerOutcome:
         """The outcome of the message of a batch with one row, whose effect is outside of the database."""
         ids, error = message_ids_of(row)
         if error is not None:
             self._refuse(topic, 1, error)
-            return Outcome.FAILED
-        (receipt,) = receipts_of(row, ids, topic, self._ladder, OF_ROW)
-        assert receipt is not None
-        wait_ms = None if receipt.is_last else self._busy_wait_ms
-        outcome = self._once.run_outside(receipt, handler, wait_ms=wait_ms).outcomes[receipt.message_id]
-        return self._listed(receipt) if outcome is Outcome.OTHER else outcome
+            return HandlerOutcome.FAILED
+        (delivery,) = deliveries_of(row, ids, topic, self._ladder, OF_ROW)
+        assert delivery is not None
+        wait_ms = None if delivery.is_last else self._busy_wait_ms
+        outcome = self._once.run_outside(delivery, handler, wait_ms=wait_ms).outcomes[delivery.message_id]
+        return self._listed(delivery) if outcome is HandlerOutcome.OTHER else outcome
 
     def answer(
-        self, context: ConsumeConcurrentlyContext, outcomes: Sequence[Outcome], wait_ms: int
+        self, context: ConsumeConcurrentlyContext, outcomes: Sequence[HandlerOutcome], wait_ms: int
     ) -> ConsumeConcurrentlyStatus:
         """Acknowledge messages before the first one that is not done; busy ones come again after their lease."""
         context.ack_index = prefix_length([outcome.is_success for outcome in outcomes]) - 1
-        if Outcome.LATER in outcomes and Outcome.FAILED not in outcomes:
+        if HandlerOutcome.LATER in outcomes and HandlerOutcome.FAILED not in outcomes:
             context.delay_level_when_next_consume = self._ladder.level_of(wait_ms)
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
@@ -276,7 +277,7 @@ class Handling:
             manual_list.add, tables=self._tables, message_id=message.offset_msg_id, group_name=self._group,
             reason=manual_list.NO_ID, detail=detail, now_ms=self._clock(),
         )  # fmt: skip
-        self._once.patience.transact(add)
+        self._once.worker_wait.transact(add)
 
 
 def _handle_rows(

@@ -35,7 +35,7 @@ from rmq_store.client import (
     SimpleConsumer,
 )
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.engine import open_engine
@@ -50,11 +50,11 @@ from rmq_store.reliable.inbox.deliveries import (
     Ladder,
     Retry,
 )
-from rmq_store.reliable.inbox.effect import Places
+from rmq_store.reliable.inbox.effect import GroupTables
+from rmq_store.reliable.inbox.exactly_once import ExactlyOnce, HandlerOutcome
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner
 from rmq_store.reliable.inbox.handling import ArrowHandler, Handling
 from rmq_store.reliable.inbox.lease_keeper import LeaseKeeper
-from rmq_store.reliable.inbox.once import Once, Outcome
 from rmq_store.reliable.inbox.redis_filter import RedisFilter, open_client
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ class Idempotency:
         self._close: list[Callable[[], object]] = []
         try:
             self._engine = self._engine_of(engine)
-            places = Places(group, self._engine, self.tables, None if stubs is None else self._engine_of(stubs))
+            stubs_engine = None if stubs is None else self._engine_of(stubs)
+            group_tables = GroupTables(group, self._engine, self.tables, stubs_engine)
             redis_filter = None if redis is None else self._filter(redis, redis_prefix, lease_ms)
         except BaseException:
             self.close()
@@ -162,13 +163,13 @@ class Idempotency:
         handlers = HandlerRunner(self._engine)
         keeper = LeaseKeeper(self._engine, self.tables, group, lease_ms=lease_ms, clock=clock, redis=redis_filter)
         self._close += [handlers.close, keeper.close]
-        once = Once(
-            places, keeper, self._counters, handlers, self._ending,
+        once = ExactlyOnce(
+            group_tables, keeper, self._counters, handlers, self._ending,
             redis=redis_filter, outbox=outbox, lease_ms=lease_ms, slack_ms=retry_slack_ms, clock=clock,
         )  # fmt: skip
-        self._outage = once.patience.outage
+        self._outage = once.worker_wait.outage
         self._handling = Handling(
-            once, places, self._ladder, self._counters, self._ending, busy_wait_ms=busy_wait_ms, clock=clock
+            once, group_tables, self._ladder, self._counters, self._ending, busy_wait_ms=busy_wait_ms, clock=clock
         )
 
     # -- listeners ----------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ class Idempotency:
         """
 
         def consume(messages: Sequence[MessageExt], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-            outcomes: list[Outcome] = []
+            outcomes: list[HandlerOutcome] = []
             longest_ms = 0
             for message in messages:
                 retry = self._ladder.retry(message.reconsume_times)
@@ -193,7 +194,7 @@ class Idempotency:
                     outcome, wait_ms = self._handling.message(
                         message, context.message_queue.topic, retry, handler, outside, self._busy_wait_ms
                     )
-                outcomes.append(outcome or Outcome.FAILED)
+                outcomes.append(outcome or HandlerOutcome.FAILED)
                 longest_ms = max(longest_ms, wait_ms)
             return self._handling.answer(context, outcomes, longest_ms)
 
@@ -245,9 +246,7 @@ class Idempotency:
 
         def consume(batch: pa.RecordBatch, context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
             with self._handling.extending(context.extend):
-                outcomes, wait_ms = self._handling.rows(
-                    batch, context.message_queue.topic, handler, None, kind=OF_BODY
-                )
+                outcomes, wait_ms = self._handling.rows(batch, context.message_queue.topic, handler, None, kind=OF_BODY)
             return self._handling.answer(context, outcomes, wait_ms)
 
         return _of_group(MessageListenerArrow(consume))
@@ -283,7 +282,7 @@ class Idempotency:
             if outcome.is_success:
                 done += 1
                 self._handling.with_handle(view, partial(simple_consumer.ack, view))
-            elif outcome is Outcome.LATER:
+            elif outcome is HandlerOutcome.LATER:
                 later += 1
             else:
                 failed += 1

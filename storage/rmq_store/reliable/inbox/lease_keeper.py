@@ -17,7 +17,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from rmq_store.reliable.database.tables import Tables
-from rmq_store.reliable.inbox import receipts
+from rmq_store.reliable.inbox import delivery_log
 from rmq_store.reliable.inbox.redis_filter import RedisFilter
 
 TICKS_PER_LEASE: Final = 3
@@ -97,7 +97,7 @@ class LeaseKeeper:
     def _renew_rows(self, ids: Collection[str], token: str) -> None:
         until_ms = self._clock() + self._lease_ms
         with self._engine.connect() as connection, _not_waiting(connection), connection.begin():
-            receipts.renew(connection, self._tables, self._group, ids, token, until_ms)
+            delivery_log.renew(connection, self._tables, self._group, ids, token, until_ms)
 
 
 @contextlib.contextmanager

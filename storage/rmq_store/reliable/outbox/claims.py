@@ -29,7 +29,7 @@ import sqlalchemy as sa
 from rmq_store.client import Message, MessageIllegalError
 from rmq_store.errors import UsageError
 from rmq_store.format.properties.new_message import OUTBOX_ID
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.inserting import insert_new
 from rmq_store.reliable.database.leases import new_token

@@ -12,7 +12,7 @@ from dataclasses import field
 
 import sqlalchemy as sa
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.database.transact import read, transact
 from rmq_store.reliable.outbox.sending import Claimed

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw, raw_value
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.outbox.key_heads import by_seq_of_key, find_heads, is_mysql, without_primary_key

@@ -26,13 +26,12 @@ import sqlalchemy as sa
 from rmq_store.client import Message, Producer, SendResult
 from rmq_store.errors import UsageError
 from rmq_store.format.properties.new_message import OUTBOX_ID, of_new_message
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import leases
-from rmq_store.reliable.database.drivers import require_engine
+from rmq_store.reliable.database.drivers import commits_each_statement, require_engine, require_supported
 from rmq_store.reliable.database.message_id import UNIQUE_KEY, check_message_id
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.database.trouble import duplicate_key, is_duplicate
-from rmq_store.reliable.outbox.caller_transaction import connection_of
 from rmq_store.reliable.outbox.committed_stubs import Committed, look
 from rmq_store.reliable.outbox.delays import deliver_ms
 from rmq_store.reliable.outbox.message_ids import MessageIds
@@ -159,7 +158,7 @@ class Outbox:
         ready, message_id, is_chosen = _with_id(message, message_id, self._ids, now_ms)
         stored = ready.stored_properties()
         self._check(ready, stored)
-        inner = connection_of(connection, self._tables.stub)
+        inner = _connection_of(connection, self._tables.stub)
         until_ms = now_ms + self._lease_ms if send_now else 0
         token = self._token if send_now else None
         row = {
@@ -356,3 +355,31 @@ def _with_id(message: Message, message_id: str | None, made_by: MessageIds, now_
     message_id = check_message_id(message_id) if is_chosen else made_by.new(now_ms)
     ids = {UNIQUE_KEY: message_id, OUTBOX_ID: message_id}
     return replace(message, properties=ids | dict(of_new_message(message.properties))), message_id, is_chosen
+
+
+def _connection_of(given: sa.Connection | Session, table: sa.Table) -> sa.Connection:
+    """The connection of the caller's transaction, which has begun. A Session begins one if it has none, for the engine
+    of `table`.
+
+    Raises:
+        UsageError: neither of both, one that commits each statement by itself, or with a driver that is not supported.
+    """
+    connection = given
+    if not isinstance(given, sa.Connection):
+        if not hasattr(given, "bind_mapper") and not hasattr(given, "get_bind"):
+            raise UsageError(
+                f"a Connection or a Session is expected, got {type(given).__name__}; from AsyncConnection and "
+                "AsyncSession call it by run_sync"
+            )
+        connection = given.connection(bind_arguments={"clause": table})
+    assert isinstance(connection, sa.Connection)
+    require_supported(connection.dialect)
+    if not connection.in_transaction():
+        # The first statement begins the transaction; what begins with it can then be seen.
+        connection.scalar(sa.select(sa.literal(1)))
+    if commits_each_statement(connection):
+        raise UsageError(
+            "this connection commits each statement by itself (AUTOCOMMIT), so a message would be sent for what is "
+            "never written: give the connection of a transaction"
+        )
+    return connection

@@ -16,7 +16,7 @@ from typing import Final
 
 from rmq_store.backoff import Backoff
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 WAIT_MS_MAX: Final = 24 * 3_600_000
 

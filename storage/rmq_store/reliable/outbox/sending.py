@@ -1,19 +1,19 @@
 """Sends the messages of a claim: batches per queue, each sharding key in order.
 
-    lane            messages that are sent one after the other        sent as
+    order           messages that are sent one after the other        sent as
     (topic, queue)  all with sharding keys that hash to the queue     batches to this queue
     (topic)         all others                                        batches to the next queue in turn
 
 Messages keep the ids of their stubs, also when they are sent again: consumers recognise them by these.
 
-A message that no batch can hold (delayed, or with a queue of its own) is sent alone, at its place in the lane. This
+A message that no batch can hold (delayed, or with a queue of its own) is sent alone, at its place in the order. This
 module does not know the database; no transaction is open while it sends.
 
     failure                                          then
     the message or its batch breaks a rule           halves of the batch, down to the message; its key stops
-    not carried out: no route, no connection, busy,  the lane stops; it counts as no send, the message is not to blame
+    not carried out: no route, no connection, busy,  its order stops; it counts as no send, the message is not to blame
     or no rights
-    unknown: answer lost, time over, system error    the lane stops; it counts as a send, because it may be one
+    unknown: answer lost, time over, system error    its order stops; it counts as a send, because it may be one
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from rmq_store.client import (
     SendResult,
     select_message_queue_by_hash,
 )
-from rmq_store.client.delivery.outcome import Outcome, verdict_of
+from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
 from rmq_store.errors import StoreError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.outbox.delays import deliver_ms, is_delayed
 
 BATCH_MESSAGES_MAX = 500
@@ -81,7 +81,7 @@ class NotSent:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _KeyOrder:
     queue: MessageQueue | None
     waiting: list[Claimed] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ def send_claimed(
     """Send in the order of `claimed` within each sharding key. Yields results of some of them, until each has one.
     Errors of clients and stores are results; any other error is raised.
     """
-    lanes: dict[tuple[str, MessageQueue | None], _Lane] = {}
+    orders: dict[tuple[str, MessageQueue | None], _KeyOrder] = {}
     routes: dict[str, list[MessageQueue] | StoreError] = {}
     for each in claimed:
         queue = None
@@ -102,9 +102,9 @@ def send_claimed(
                 yield [_not_sent(each, route)]
                 continue
             queue = select_message_queue_by_hash(route, each.message, key)
-        lanes.setdefault((each.message.topic, queue), _Lane(queue)).waiting.append(each)
-    for lane in lanes.values():
-        yield from _LaneSender(producer, lane, clock).send()
+        orders.setdefault((each.message.topic, queue), _KeyOrder(queue)).waiting.append(each)
+    for order in orders.values():
+        yield from _KeyOrderSender(producer, order, clock).send()
 
 
 def may_have_been_sent(error: StoreError) -> bool:
@@ -114,7 +114,7 @@ def may_have_been_sent(error: StoreError) -> bool:
     if not isinstance(error, MQBrokerError | MQClientError | RemotingError):
         return True
     verdict = verdict_of(error)
-    return verdict.outcome is not Outcome.NOT_STORED and not verdict.lacks_rights
+    return verdict.outcome is not SendOutcome.NOT_STORED and not verdict.lacks_rights
 
 
 def breaks_a_rule(error: StoreError) -> bool:
@@ -135,12 +135,12 @@ def _route(
     return routes[topic]
 
 
-class _LaneSender:
-    def __init__(self, producer: Producer, lane: _Lane, clock: Callable[[], int]) -> None:
+class _KeyOrderSender:
+    def __init__(self, producer: Producer, order: _KeyOrder, clock: Callable[[], int]) -> None:
         self._producer = producer
-        self._queue = lane.queue
+        self._queue = order.queue
         self._clock = clock
-        self._waiting = lane.waiting
+        self._waiting = order.waiting
         self._stopped_keys: set[str] = set()
         self._stopped_by: StoreError | None = None
 

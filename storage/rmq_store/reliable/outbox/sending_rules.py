@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.leases import horizon_ms
 from rmq_store.reliable.outbox.resend_times import WAIT_MS_MAX, ResendBackoff
 

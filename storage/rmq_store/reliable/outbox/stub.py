@@ -17,7 +17,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from rmq_store.client import Message, MessageIllegalError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.raw_rows import raw_columns, shown
 from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rmq_store.client import Broker, MessageQueue, PullStatus
 from rmq_store.errors import NoMessageIdError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.message_id import message_id_of
 from rmq_store.reliable.database.tables import MESSAGE_ID_CHARACTERS_MAX
 

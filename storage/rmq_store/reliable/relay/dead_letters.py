@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from rmq_store.client import Backend, MessageQueue, MQClientError
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.inserting import insert_new

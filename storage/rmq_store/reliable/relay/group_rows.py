@@ -12,7 +12,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw, raw_columns, shown
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import read

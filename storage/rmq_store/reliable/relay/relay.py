@@ -25,7 +25,7 @@ from rmq_store.errors import UsageError
 from rmq_store.reliable.database import leases, manual_list
 from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.outage import Outage
-from rmq_store.reliable.database.tables import Tables
+from rmq_store.reliable.database.tables import CONFIRMED, VOID, Tables
 from rmq_store.reliable.database.transact import is_transient, read, transact
 from rmq_store.reliable.outbox.claims import claim_first_sends, has_any_hidden, list_hidden
 from rmq_store.reliable.outbox.first_sends import count_first_sends, find_first_sends
@@ -38,12 +38,16 @@ from rmq_store.reliable.relay.relay_report import RelayReport
 from rmq_store.reliable.relay.resend_page import end_of_queue
 from rmq_store.reliable.relay.resend_rule import STUCK_AFTER_MS
 from rmq_store.reliable.relay.resending import Resending
-from rmq_store.reliable.relay.stub_purge import KEEP_MS, purge
 
 PAGE_ROWS: Final = 1_000
 ROUND_ROWS_MAX: Final = 100_000
 """A round ends behind so many first sends, so that resends have their turn, too."""
 PURGE_EVERY_MS: Final = 3_600_000
+KEEP_MS: Final = 31 * 24 * 3_600_000
+"""How long confirmed and void stubs stay. A void stub keeps copies of its message from having an effect, so it must
+outlive them: it stays longer than the rows of an inbox (30 days). Unconfirmed stubs stay for ever.
+"""
+_PURGE_ROWS: Final = 1_000
 
 
 class Relay:
@@ -188,7 +192,7 @@ class Relay:
             report.notified += self._notifications.run_once()
         now_ms = self._clock()
         if self._purged_ms is None or not 0 <= now_ms - self._purged_ms < PURGE_EVERY_MS:
-            report.purged += purge(self._engine, self._tables, now_ms - self._keep_ms)
+            report.purged += _purge(self._engine, self._tables, now_ms - self._keep_ms)
             self._purged_ms = now_ms
 
 
@@ -198,3 +202,21 @@ def _inboxes(engine: sa.Engine, given: Inboxes | Mapping[str, sa.Engine] | sa.En
     if isinstance(given, Mapping):
         return Inboxes(engine, given)
     return Inboxes(engine, other=given)
+
+
+def _purge(engine: sa.Engine, tables: Tables, before_ms: int) -> int:
+    """Delete stubs created, sent and voided before `before_ms`; returns their number. 1,000 per transaction."""
+    stub, stub_group = tables.stub, tables.stub_group
+    is_old = sa.and_(stub.c.status.in_((CONFIRMED, VOID)), stub.c.resend_ms < before_ms, stub.c.created_ms < before_ms)
+
+    def delete_some(connection: sa.Connection) -> int:
+        old = list(connection.scalars(sa.select(stub.c.message_id).where(is_old).limit(_PURGE_ROWS)))
+        if old:
+            connection.execute(stub_group.delete().where(stub_group.c.message_id.in_(old)))
+            connection.execute(stub.delete().where(stub.c.message_id.in_(old)))
+        return len(old)
+
+    total = 0
+    while deleted := transact(engine, delete_some):
+        total += deleted
+    return total

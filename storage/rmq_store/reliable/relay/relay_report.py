@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.manual_list import ILLEGAL, ManualEntry
 from rmq_store.reliable.relay.notifier import line_of
 

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from rmq_store import real_time
 from rmq_store.client import Backend, ClientError
 from rmq_store.errors import StoreError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.outage import Outage
 from rmq_store.reliable.database.tables import Tables

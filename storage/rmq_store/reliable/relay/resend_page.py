@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from rmq_store.client import Backend, ClientError, MessageQueue
 from rmq_store.errors import StoreError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database.raw_rows import fault_of
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.outbox.resend_times import WAIT_MS_MAX

@@ -31,7 +31,7 @@ from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub import Confirmation, confirm_all, settle
 from rmq_store.reliable.relay.claim_sender import ClaimSender
 from rmq_store.reliable.relay.inboxes import Inboxes
-from rmq_store.reliable.relay.looks import find_looks, save_places
+from rmq_store.reliable.relay.looks import find_looks, save_progress
 from rmq_store.reliable.relay.relay_report import RelayReport
 from rmq_store.reliable.relay.resend_page import Candidate, due_page, fault_of_sent
 from rmq_store.reliable.relay.resend_rule import Action, decide
@@ -85,9 +85,9 @@ class Resending:
             page = rows[done : done + self._page_rows]
             self._look(page, looks.pending, now_ms, report, dry_run=dry_run)
             done += len(page)
-        places = looks.after(done)
-        if not dry_run and places != looks.places:
-            transact(self._engine, lambda connection: save_places(connection, self._tables, places))
+        progress = looks.after(done)
+        if not dry_run and progress != looks.progress:
+            transact(self._engine, lambda connection: save_progress(connection, self._tables, progress))
 
     def _count_again(self, now_ms: int, report: RelayReport) -> None:
         """It reads every message whose time is far ahead, and clocks are seldom set back."""

@@ -13,10 +13,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rmq_store.errors import UsageError
-from rmq_store.protocol.answers import V5_0_0
 from rmq_store.protocol.bodies.groups import ResetOffsetBody
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.versions import V5_0_0
 from rmq_store.remoting.admin.scope import BrokerProcess, ask
 from rmq_store.remoting.cluster import offsets
 from rmq_store.remoting.cluster.cluster import Cluster

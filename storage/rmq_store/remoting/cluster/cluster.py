@@ -19,7 +19,7 @@ from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
 from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
 from rmq_store.remoting.questions.answer import SUCCESS, checked
 from rmq_store.remoting.questions.name_servers import ask_topics
-from rmq_store.remoting.transport.calls import Call, Request
+from rmq_store.remoting.transport.calls import Arrivals, Call, Request
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
 
@@ -238,15 +238,17 @@ class Cluster:
         than the masters. An answer may have any code (`checked`); if there is none, the error takes its place.
         """
         answers: list[RemotingCommand | RemotingError] = []
-        waiting: deque[tuple[str, Future[RemotingCommand] | RemotingError]] = deque()
+        # Not futures: see `RemotingClient.call`.
+        arrivals = Arrivals()
+        waiting: deque[tuple[str, Call | RemotingError]] = deque()
         unreachable: dict[str, RemotingError] = {}
         for number in range(len(commands) + IN_FLIGHT_MAX):
             if number < len(commands):
                 name, command = commands[number]
-                waiting.append((name, self._submitted(name, command, timeout_ms, broker_ids, unreachable)))
+                waiting.append((name, self._submitted(name, command, timeout_ms, broker_ids, unreachable, arrivals)))
             if waiting and (number >= len(commands) or len(waiting) >= IN_FLIGHT_MAX):
-                broker_name, future = waiting.popleft()
-                answers.append(self._outcome(broker_name, future, broker_ids, unreachable))
+                broker_name, call = waiting.popleft()
+                answers.append(self._outcome(broker_name, call, broker_ids, unreachable, arrivals))
         return answers
 
     def _submitted(
@@ -256,27 +258,32 @@ class Cluster:
         timeout_ms: int | None,
         broker_ids: Mapping[str, int],
         unreachable: dict[str, RemotingError],
-    ) -> Future[RemotingCommand] | RemotingError:
+        arrivals: Arrivals,
+    ) -> Call | RemotingError:
         if broker_name in unreachable:  # one that does not answer is waited for once, and not for each queue
             return unreachable[broker_name]
         try:
-            broker_id = broker_ids.get(broker_name, MASTER_ID)
-            return self.submit_broker(broker_name, command, timeout_ms, broker_id=broker_id)
+            address = self.address(broker_name, broker_ids.get(broker_name, MASTER_ID))
         except RemotingError as error:
             unreachable[broker_name] = error
             return error
+        wait_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
+        (call,) = self.client.submit_all(address, [command], arrivals.notice, wait_ms)
+        return call
 
     def _outcome(
         self,
         broker_name: str,
-        future: Future[RemotingCommand] | RemotingError,
+        call: Call | RemotingError,
         broker_ids: Mapping[str, int],
         unreachable: dict[str, RemotingError],
+        arrivals: Arrivals,
     ) -> RemotingCommand | RemotingError:
-        if isinstance(future, RemotingError):
-            return future
+        if isinstance(call, RemotingError):
+            return call
+        arrivals.wait(call)
         try:
-            return future.result()
+            return call.answer()
         except RemotingError as error:
             if broker_name not in unreachable:
                 self.routes.not_reached(broker_name)

@@ -2,16 +2,21 @@
 
     asked        `At.MASTERS`, `At.READABLE` (slaves for masters that do not answer), or `processes` that are named
     answered     a value, as `read_x` of `remoting.questions` reads it
-    away         no answer now, perhaps later: `protocol.answers.is_away` is the one judgement
+    away         no answer now, perhaps later: `protocol.answers.is_away`; of a slave also `NOT_AT_SLAVE`
     refused      any other error: no rights, no such topic, bytes that do not decode
 
 Away is not empty: a broker that is away has no value, and its name and the reason stand beside the values of others.
-The caller has one of these policies for it. Each of them raises a refusal.
+
+Ways to ask:
+
+    gather       every broker once
+    waiting      those that are away again, until a time; raises nothing
+    or_before    a call that raises; while it meets somebody who is away, what was known before stays
+
+Policies of an answer. Both raise a refusal:
 
     required()            the first broker that is away ends the call with its error
     those_that_answer()   it is left out; `away` says who it is
-    waiting(until_ms)     it is asked again until then
-    or_before(known)      what it has told before stays
 
 A command that shows refusals as well reads `told`.
 """
@@ -25,8 +30,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
-from rmq_store.protocol.answers import is_away
-from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
+from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.routes import MASTER_ID
@@ -59,18 +64,20 @@ class Question(NamedTuple, Generic[Value]):
 
 class Told(NamedTuple, Generic[Value]):
     """The outcome of one question: a value from the process `broker_id`, or an error; of several processes that are
-    away the error of the first one that was asked.
+    away the error of the first one that was asked. `unknown_at`: the slave that has answered then, but does not know
+    the topic (yet).
     """
 
     broker_name: str
     broker_id: int
     value: Value | None
     error: BrokerError | None = None
+    unknown_at: int | None = None
 
     @property
     def is_away(self) -> bool:
-        """Whether nobody has answered."""
-        return self.error is not None and is_away(self.error)
+        """Whether nobody has answered who knows it."""
+        return self.error is not None and (is_away(self.error) or _is_not_there_yet(self.broker_id, self.error))
 
     def required(self) -> Value:
         """The value. Raises the error."""
@@ -137,8 +144,13 @@ def gather(
         answers = cluster.call_all(commands, timeout_ms, broker_ids=ids)
         for key, given in zip(some, answers, strict=True):
             now = _read(questions[key], ids.get(questions[key].broker_name, MASTER_ID), given)
-            if key not in told or not now.is_away:
+            before = told.get(key)
+            if before is None or not now.is_away:
                 told[key] = now
+            elif before.unknown_at is None:
+                told[key] = before._replace(unknown_at=now.unknown_at)
+            elif before.unknown_at == before.broker_id:  # a slave that was named: its error is none of the broker
+                told[key] = now if now.unknown_at is not None else now._replace(unknown_at=before.unknown_at)
 
     def ask_again(ids: Mapping[str, int]) -> None:
         ask([key for key in questions if key in asked and told[key].is_away and told[key].broker_name in ids], ids)
@@ -150,6 +162,8 @@ def gather(
         ask_again({name: one.broker_id for name, one in away.items() if _has_moved(one, addresses[name], now[name])})
         for others in _slaves(now, processes) if at is At.READABLE else ():
             ask_again(others)
+        # The master has the last word where a slave that was named says "not yet".
+        ask_again({one.broker_name: MASTER_ID for one in told.values() if one.unknown_at == one.broker_id})
     return Gathered({key: told[key] for key in questions})
 
 
@@ -195,8 +209,15 @@ def _read(question: Question[Value], broker_id: int, given: Given) -> Told[Value
     try:
         value = question.read(given, question.broker_name)
     except (RemotingError, MQBrokerError) as error:
-        return Told(question.broker_name, broker_id, None, error)
+        is_unknown = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
+        unknown_at = broker_id if is_unknown and _is_not_there_yet(broker_id, error) else None
+        return Told(question.broker_name, broker_id, None, error, unknown_at)
     return Told(question.broker_name, broker_id, value)
+
+
+def _is_not_there_yet(broker_id: int, error: BrokerError) -> bool:
+    """Whether a slave says only that it cannot tell now: it does not speak for its master."""
+    return broker_id != MASTER_ID and isinstance(error, MQBrokerError) and error.response_code in NOT_AT_SLAVE
 
 
 def _addresses(cluster: Cluster, names: Collection[str]) -> dict[str, Mapping[int, str]]:

@@ -74,16 +74,16 @@ def _range(start: Told[int], end: Told[int]) -> Told[QueueRange]:
     return Told(start.broker_name, broker_id, QueueRange(first, max(end.required(), first)))
 
 
-def search_offset(cluster: Cluster, queue: MessageQueue, timestamp_ms: int) -> int:
+def search_offset(cluster: Cluster, queue: MessageQueue, timestamp_ms: int, at: At = At.READABLE) -> int:
     """As `search_offsets`, of one queue."""
-    return search_offsets(cluster, [queue], timestamp_ms)[queue]
+    return search_offsets(cluster, [queue], timestamp_ms, at)[queue]
 
 
 def search_offsets(
-    cluster: Cluster, queues: Collection[MessageQueue], timestamp_ms: int
+    cluster: Cluster, queues: Collection[MessageQueue], timestamp_ms: int, at: At = At.READABLE
 ) -> dict[MessageQueue, int]:
     """Of each queue the first offset stored at or after the time; the end of the queue if all are older (29). All
-    queues are asked at once.
+    queues are asked at once. A slave's may be a later one, if it came late.
 
     Raises as `queue_ranges`.
     """
@@ -93,16 +93,18 @@ def search_offsets(
     }
     found: dict[MessageQueue, int] = {}
     near: dict[MessageQueue, int] = {}
-    for queue, told in gather(cluster, questions, At.READABLE).required().items():
+    for queue, told in gather(cluster, questions, at).required().items():
         (near if told.is_near else found)[queue] = told.offset
-    return found | _first_stored(cluster, near, timestamp_ms)
+    return found | _first_stored(cluster, near, timestamp_ms, at)
 
 
-def _first_stored(cluster: Cluster, near: Mapping[MessageQueue, int], timestamp_ms: int) -> dict[MessageQueue, int]:
+def _first_stored(
+    cluster: Cluster, near: Mapping[MessageQueue, int], timestamp_ms: int, at: At
+) -> dict[MessageQueue, int]:
     """Of each queue the first offset stored at or after the time, by pulls of single messages around `near`. Each round
     has one pull of each queue that is not done.
     """
-    ranges = queue_ranges(cluster, near) if near else {}
+    ranges = gather_ranges(cluster, near, at).required() if near else {}
     found: dict[MessageQueue, int] = {}
     searches = {queue: _search(near[queue], *limits) for queue, limits in ranges.items()}
     looks_at: dict[MessageQueue, int] = {}
@@ -123,7 +125,7 @@ def _first_stored(cluster: Cluster, near: Mapping[MessageQueue, int], timestamp_
             queue: Question(queue.broker_name, PullRequests(cluster, queue).request(offset, 1), answer_of)
             for queue, offset in some.items()
         }
-        for queue, answer in gather(cluster, questions, At.READABLE).required().items():
+        for queue, answer in gather(cluster, questions, at).required().items():
             offset = some[queue]
             is_stored_before = bool(answer.frames) and store_timestamp_ms(answer.frames) < timestamp_ms
             goes_on(queue, offset < answer.min_offset or is_stored_before)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.answers import PULL_CODES
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue

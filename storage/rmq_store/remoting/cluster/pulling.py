@@ -23,11 +23,12 @@ from itertools import islice
 from typing import Final
 
 from rmq_store.backoff import Backoff
-from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.frames.frame_walk import WalkedFrames
 from rmq_store.protocol.answers import NOT_AT_SLAVE
 from rmq_store.protocol.errors import (
     MQBrokerError,
+    QueueHoleError,
     RemotingCommandError,
     RemotingError,
     RemotingTooMuchRequestError,
@@ -62,6 +63,15 @@ _GROW_AFTER: Final = 64
 _LANE_AFTER: Final = 16
 _PAUSES: Final = Backoff(first_ms=20, max_ms=2_000, jitter=0.25)
 PATIENCE_MS: Final = 30_000
+READ_ERRORS: Final = (
+    OffsetOutOfRangeError,
+    QueueHoleError,
+    SlaveBehindError,
+    MQBrokerError,
+    RemotingError,
+    CorruptRecordError,
+)
+"""All errors of `read_range`, for callers to whom a queue that cannot be read is one thing."""
 
 
 def read_range(
@@ -115,8 +125,10 @@ def walk_range(
     return _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep, looks_at).frames()
 
 
-class _Lane:
-    """A piece [next, end) of the range that is still to come. `parts` came, and wait for what is before them."""
+class _PullSlot:
+    """One lane: a piece [next, end) of the range that is still to come. `parts` came, and wait for what is before
+    them.
+    """
 
     __slots__ = ("asked", "attempt", "broker_id", "call", "end", "next", "parts", "parts_bytes")
 
@@ -162,7 +174,7 @@ class _RangeReader:
         self._arrivals = Arrivals()
         self._patience_ms = patience_ms
         self._sleep = sleep
-        self._lanes: deque[_Lane] = deque()
+        self._slots: deque[_PullSlot] = deque()
         self._uncut = start
         self._emitted = start
         # The size of a filtered answer does not tell how much the broker has looked at.
@@ -187,27 +199,27 @@ class _RangeReader:
         """See `walk_range`."""
         ready: list[bytes] = []
         ready_bytes = 0
-        while self._lanes or self._uncut < self._end:
+        while self._slots or self._uncut < self._end:
             self._open_lanes()
-            self._await(self._lanes[0])
-            for lane in self._lanes:
-                self._look_at(lane)
-            while self._lanes:
-                head = self._lanes[0]
+            self._await(self._slots[0])
+            for slot in self._slots:
+                self._look_at(slot)
+            while self._slots:
+                head = self._slots[0]
                 ready += head.parts
                 ready_bytes += head.parts_bytes
                 head.parts, head.parts_bytes = [], 0
                 if not head.is_complete:
                     break
-                self._lanes.popleft()
+                self._slots.popleft()
             self._open_lanes()
-            if ready_bytes >= YIELD_BYTES or (ready and not self._lanes):
+            if ready_bytes >= YIELD_BYTES or (ready and not self._slots):
                 joined = ready[0] if len(ready) == 1 else b"".join(ready)
                 ready, ready_bytes = [], 0
                 yield self._checked(joined)
 
     def _checked(self, frames: bytes) -> WalkedFrames:
-        start, self._emitted = self._emitted, self._lanes[0].next if self._lanes else self._end
+        start, self._emitted = self._emitted, self._slots[0].next if self._slots else self._end
         if self._is_filtered:
             return WalkedFrames.of(frames)
         return check_dense(frames, self._queue, start, self._emitted)
@@ -220,17 +232,17 @@ class _RangeReader:
         return min(self._lanes_now, self._bytes_max // self._answer_bytes)
 
     def _open_lanes(self) -> None:
-        waiting_bytes = sum(lane.parts_bytes for lane in self._lanes)
+        waiting_bytes = sum(slot.parts_bytes for slot in self._slots)
         width = self._width
         room = width - waiting_bytes // self._answer_bytes
-        while self._uncut < self._end and (len(self._lanes) < room or not self._lanes):
-            lane = _Lane(self._uncut, min(self._uncut + self._next_size(), self._end))
-            self._uncut = lane.end
-            self._lanes.append(lane)
+        while self._uncut < self._end and (len(self._slots) < room or not self._slots):
+            slot = _PullSlot(self._uncut, min(self._uncut + self._next_size(), self._end))
+            self._uncut = slot.end
+            self._slots.append(slot)
         # The answer of a lane that has failed is looked at when its turn comes.
-        asking = [lane for lane in islice(self._lanes, max(room, 1)) if lane.call is None and not lane.is_complete]
+        asking = [slot for slot in islice(self._slots, max(room, 1)) if slot.call is None and not slot.is_complete]
         # Pulls that leave together cost one system call: half of the lanes, unless the first one is waited for.
-        if 2 * len(asking) >= width or (asking and asking[0] is self._lanes[0]):
+        if 2 * len(asking) >= width or (asking and asking[0] is self._slots[0]):
             self._submit(asking)
 
     def _next_size(self) -> int:
@@ -240,86 +252,86 @@ class _RangeReader:
         self._grow_in = _GROW_AFTER
         return min(self._per_pull + (self._per_pull + 3) // 4, self._per_pull_max)
 
-    def _submit(self, lanes: Sequence[_Lane]) -> None:
-        for lane in lanes:
-            count = lane.end - lane.next
+    def _submit(self, slots: Sequence[_PullSlot]) -> None:
+        for slot in slots:
+            count = slot.end - slot.next
             # A broker looks at as many messages as it is asked for, or at 800, and gives 32 of them at most.
             most = max(min(count, self._looks_at), MESSAGES_PER_PULL_MAX)
-            lane.asked = most if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
-            lane.attempt = self._attempt
-            lane.broker_id = self._source.broker_id
-        pulls = [(lane.next, lane.asked) for lane in lanes]
+            slot.asked = most if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
+            slot.attempt = self._attempt
+            slot.broker_id = self._source.broker_id
+        pulls = [(slot.next, slot.asked) for slot in slots]
         calls = self._requests.submit_all(pulls, self._source.broker_id, self._arrivals.notice)
-        for lane, call in zip(lanes, calls, strict=True):
-            lane.call = call
+        for slot, call in zip(slots, calls, strict=True):
+            slot.call = call
 
-    def _look_at(self, lane: _Lane) -> None:
+    def _look_at(self, slot: _PullSlot) -> None:
         """Take an answer that is there, unless it is a failure: the lane's turn will come."""
-        outcome = None if lane.call is None else lane.call.outcome
+        outcome = None if slot.call is None else slot.call.outcome
         if isinstance(outcome, RemotingCommand) and outcome.code == ResponseCode.SUCCESS:
             answer = answer_of(outcome, self._queue.broker_name)
-            if self._moves_on(answer, lane):
-                self._take(lane, answer)
+            if self._moves_on(answer, slot):
+                self._take(slot, answer)
                 return
-        if outcome is not None and lane.attempt < self._attempt:
-            lane.call = None
+        if outcome is not None and slot.attempt < self._attempt:
+            slot.call = None
 
-    def _await(self, lane: _Lane) -> None:
+    def _await(self, slot: _PullSlot) -> None:
         """Take the answer of the first lane, or pause and leave it without one."""
-        if lane.call is None:  # its answers have waited for so much room
-            self._submit([lane])
-        assert lane.call is not None
-        self._arrivals.wait(lane.call)
+        if slot.call is None:  # its answers have waited for so much room
+            self._submit([slot])
+        assert slot.call is not None
+        self._arrivals.wait(slot.call)
         try:
-            self._take(lane, answer_of(lane.call.answer(), self._queue.broker_name))
+            self._take(slot, answer_of(slot.call.answer(), self._queue.broker_name))
             return
         except MQBrokerError as error:
-            lane.call = None
-            self._refused(lane, error)
+            slot.call = None
+            self._refused(slot, error)
         except RemotingCommandError:
             raise
         except RemotingError as error:
-            lane.call = None
-            if lane.attempt == self._attempt:
+            slot.call = None
+            if slot.attempt == self._attempt:
                 # This process has too many requests under way: the broker's fault is none.
                 is_ours = isinstance(error, RemotingTooMuchRequestError)
-                is_elsewhere = lane.broker_id != self._source.broker_id
+                is_elsewhere = slot.broker_id != self._source.broker_id
                 self._pause(error, at_once=not is_ours and (is_elsewhere or self._source.failed(error)))
         except _NotYet as missing:
-            lane.call = None
-            self._wait_for_slave(lane, str(missing))
+            slot.call = None
+            self._wait_for_slave(slot, str(missing))
 
-    def _take(self, lane: _Lane, answer: PullAnswer) -> None:
+    def _take(self, slot: _PullSlot, answer: PullAnswer) -> None:
         """Keep the frames of an answer, and go behind them. _NotYet: it has none."""
-        lane.call = None
-        if not self._moves_on(answer, lane):
-            self._judge_end(lane, answer)
+        slot.call = None
+        if not self._moves_on(answer, slot):
+            self._judge_end(slot, answer)
             return
-        behind = min(answer.next_offset, lane.end)
+        behind = min(answer.next_offset, slot.end)
         frames = answer.frames
         if self._is_filtered:
-            frames = cut_filtered(frames, self._queue, lane.next, lane.end) if frames else b""
-        elif answer.next_offset > lane.end:
+            frames = cut_filtered(frames, self._queue, slot.next, slot.end) if frames else b""
+        elif answer.next_offset > slot.end:
             # Fewer messages were asked for than it went on by: some of them are missing.
-            check_dense(frames, self._queue, lane.next, answer.next_offset)
-        self._learn(lane, answer)
-        lane.next = behind
+            check_dense(frames, self._queue, slot.next, answer.next_offset)
+        self._learn(slot, answer)
+        slot.next = behind
         if frames:
-            lane.parts.append(frames)
-            lane.parts_bytes += len(frames)
+            slot.parts.append(frames)
+            slot.parts_bytes += len(frames)
         self._stuck_since_ms, self._pauses = None, 0
         self._source.suggested(answer.suggest_broker_id)
 
-    def _moves_on(self, answer: PullAnswer, lane: _Lane) -> bool:
-        if answer.next_offset <= lane.next:
+    def _moves_on(self, answer: PullAnswer, slot: _PullSlot) -> bool:
+        if answer.next_offset <= slot.next:
             return False
         found = answer.code == ResponseCode.SUCCESS and bool(answer.frames)
         return found or (self._is_filtered and answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY)
 
-    def _learn(self, lane: _Lane, answer: PullAnswer) -> None:
+    def _learn(self, slot: _PullSlot, answer: PullAnswer) -> None:
         """Cut the next lanes to the size of an answer; use all lanes again, bit by bit, after the broker was busy."""
-        got = answer.next_offset - lane.next
-        if lane.next + got < lane.end:
+        got = answer.next_offset - slot.next
+        if slot.next + got < slot.end:
             self._per_pull, self._grow_in = max(got, 1), _GROW_AFTER
         elif got > self._per_pull:
             self._per_pull, self._grow_in = min(got, self._per_pull_max), 0
@@ -335,53 +347,53 @@ class _RangeReader:
 
     # -- what is no message -----------------------------------------------------------------------------------------
 
-    def _judge_end(self, lane: _Lane, answer: PullAnswer) -> None:
+    def _judge_end(self, slot: _PullSlot, answer: PullAnswer) -> None:
         """Raise what an answer without messages means; it may also mean: ask again."""
-        if self._source.lags(lane.broker_id):
+        if self._source.lags(slot.broker_id):
             held = f"[{answer.min_offset}, {answer.max_offset})"
             raise _NotYet(f"it answers {answer.code} ({answer.remark}) and has {held}")
-        if lane.next < answer.min_offset or answer.max_offset <= lane.next:
+        if slot.next < answer.min_offset or answer.max_offset <= slot.next:
             raise OffsetOutOfRangeError(
-                f"{self._shown()} no longer has the message {lane.next}: its broker has [{answer.min_offset}, "
+                f"{self._shown()} no longer has the message {slot.next}: its broker has [{answer.min_offset}, "
                 f"{answer.max_offset})",
-                lane.next,
+                slot.next,
                 answer.min_offset,
                 answer.max_offset,
             )
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             error: Exception = MQBrokerError(answer.code, answer.remark, self._queue.broker_name)
         else:
-            error = hole(self._queue, lane.next, min(max(answer.next_offset, lane.next + 1), self._end))
-        if lane.attempt == self._attempt:
+            error = hole(self._queue, slot.next, min(max(answer.next_offset, slot.next + 1), self._end))
+        if slot.attempt == self._attempt:
             self._pause(error)
 
-    def _refused(self, lane: _Lane, error: MQBrokerError) -> None:
+    def _refused(self, slot: _PullSlot, error: MQBrokerError) -> None:
         code = error.response_code
-        is_slave = lane.broker_id != MASTER_ID
+        is_slave = slot.broker_id != MASTER_ID
         is_not_there = is_slave and code in NOT_AT_SLAVE
         if not (is_not_there or error.retryable):
             raise error
         if is_not_there:
-            self._wait_for_slave(lane, f"it answers: {error}")
-        elif lane.attempt == self._attempt:
+            self._wait_for_slave(slot, f"it answers: {error}")
+        elif slot.attempt == self._attempt:
             self._lanes_now = max(self._width // 2, 1)
             self._answers = 0
             self._pause(error)
 
-    def _wait_for_slave(self, lane: _Lane, reason: str) -> None:
+    def _wait_for_slave(self, slot: _PullSlot, reason: str) -> None:
         """Ask the master, or wait for it, or for the slave to get what it does not have."""
-        if lane.attempt != self._attempt:
+        if slot.attempt != self._attempt:
             return
-        asked = f"slave {lane.broker_id}" if lane.broker_id != MASTER_ID else "the acting master"
+        asked = f"slave {slot.broker_id}" if slot.broker_id != MASTER_ID else "the acting master"
         error = SlaveBehindError(
-            f"{self._shown()}: the messages [{lane.next}, {self._end}) are not at {asked} (yet): {reason}. The master "
+            f"{self._shown()}: the messages [{slot.next}, {self._end}) are not at {asked} (yet): {reason}. The master "
             "of the broker does not answer. The messages can be read when it is back, or when the slave has them; a "
             "slave of 5.x answers pulls only with slaveReadEnable=true",
             (self._queue.topic, self._queue.broker_name, self._queue.queue_id),
-            lane.next,
+            slot.next,
             self._end,
         )
-        is_elsewhere = lane.broker_id != self._source.broker_id
+        is_elsewhere = slot.broker_id != self._source.broker_id
         self._pause(error, at_once=is_elsewhere or self._source.is_behind())
 
     def _pause(self, error: Exception, *, at_once: bool = False) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
@@ -303,7 +303,9 @@ class RouteTable:
         return self.brokers().get(name)
 
     def not_reached(self, name: str) -> BrokerAddresses | None:
-        """The addresses of a broker that did not answer: asked for again, unless that was done a moment ago."""
+        """The addresses of a broker that did not answer: asked for again, unless that was done a moment ago. None also
+        if the name servers tell nothing: the caller has an error of its own, which says more of its request.
+        """
         if not self._name_servers.may_answer():
             return self.broker(name)
         oldest_ms = self._timer() - AGAIN_AFTER_MS
@@ -316,7 +318,11 @@ class RouteTable:
                 self.clusters(refresh=True)
         except (RemotingError, MQBrokerError) as error:
             _log.warning("broker %s does not answer, and its addresses cannot be asked for: %s", name, error)
-        return self.broker(name)
+        try:
+            return self.broker(name)
+        except (RemotingError, MQBrokerError) as error:
+            _log.warning("broker %s does not answer, and its addresses are not known: %s", name, error)
+            return None
 
     def name_of(self, address: str) -> tuple[str, int] | None:
         """The name and id of the broker that has registered the address, as far as it is known; None: nobody has, and

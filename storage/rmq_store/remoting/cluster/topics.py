@@ -26,7 +26,7 @@ from rmq_store.errors import TopicKindError
 from rmq_store.format.text.names import LMQ_PREFIX
 from rmq_store.kinds.table import STATIC_TOPICS, Kind
 from rmq_store.kinds.topics import kind_by_attributes
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.topics import TopicConfig, TopicOffset
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
@@ -124,10 +124,9 @@ def _listed(one: TopicAt, told: Told[TopicStats]) -> BrokerEnds:
     if told.error is None:
         limits, topic_put_tps = told.required()
         return BrokerEnds(one, limits, told.broker_id, topic_put_tps=topic_put_tps)
-    is_asked_again = isinstance(told.error, MQBrokerError) and (
-        is_not_told(told.error)
-        or (told.error.response_code == ResponseCode.TOPIC_NOT_EXIST and told.broker_id != MASTER_ID)
-    )
+    if told.unknown_at is not None:
+        return BrokerEnds(one, {}, told.unknown_at)
+    is_asked_again = isinstance(told.error, MQBrokerError) and is_not_told(told.error)
     return BrokerEnds(one, {}, told.broker_id, error=None if is_asked_again else told.error)
 
 

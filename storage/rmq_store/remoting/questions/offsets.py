@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from rmq_store.protocol.answers import V5_0_0
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.versions import V5_0_0
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.group_headers import InvokeBrokerToResetOffsetRequestHeader
 from rmq_store.protocol.wire.header_fields import request

@@ -14,9 +14,10 @@ from typing import Final, Self
 from rmq_store import real_time
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.protocol.errors import RemotingConnectError
+from rmq_store.protocol.versions import V4_9_3
 from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand
 from rmq_store.protocol.wire.frames import encode_command
-from rmq_store.protocol.wire.signature import UNIQUE_KEY_QUERY, V4_9_3, sign
+from rmq_store.protocol.wire.signature import UNIQUE_KEY_QUERY, sign
 from rmq_store.remoting.transport.calls import Arrivals, Call, Request
 from rmq_store.remoting.transport.io_loop import Counters, IoLoop
 from rmq_store.remoting.transport.secrets import Credentials

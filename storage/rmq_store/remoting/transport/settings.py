@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any, Final, NamedTuple, Self
 
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 SCHEME: Final = "rmq://"
 _REFERENCES: Final = ("env:", "file:")

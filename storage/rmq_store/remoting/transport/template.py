@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.wire import json_header
 from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 from rmq_store.protocol.wire.frames import framed

@@ -19,7 +19,7 @@ from rmq_store.protocol.wire.group_headers import (
     InvokeBrokerToGetConsumerStatusRequestHeader,
 )
 from rmq_store.protocol.wire.header_fields import request as request_of
-from rmq_store.server.processors.calling import CALL_TIMEOUT_MS, call_peer
+from rmq_store.server.processors.client_requests import CALL_TIMEOUT_MS, call_peer
 from rmq_store.server.processors.members import Members
 from rmq_store.server.requests.request import Later, Request, refusal, refuse_body
 
@@ -58,11 +58,11 @@ class _Gathered:
         self._missing = count
         self._bytes = 0
         self._tables: dict[str, Mapping[MessageQueue, int]] = {}
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def add(self, client_id: str, answer: RemotingCommand | None) -> None:
         """Take an answer; None: there is none."""
-        with self._turn:
+        with self._lock:
             self._missing -= 1
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self._bytes += len(answer.body)

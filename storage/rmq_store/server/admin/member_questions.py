@@ -19,7 +19,7 @@ from rmq_store.protocol.wire.group_headers import (
 )
 from rmq_store.protocol.wire.header_fields import RequestHeader
 from rmq_store.protocol.wire.header_fields import request as request_of
-from rmq_store.server.processors.calling import CALL_TIMEOUT_MS, call_peer
+from rmq_store.server.processors.client_requests import CALL_TIMEOUT_MS, call_peer
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Later, Request, refusal, refuse_body

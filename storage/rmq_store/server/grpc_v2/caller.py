@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.statuses import Refusal
 from rmq_store.server.processors.connected_clients import CLIENT_ID_CHARACTERS_MAX

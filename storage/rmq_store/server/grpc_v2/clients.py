@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rmq_store import real_time
 from rmq_store.errors import StoreError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.wire.command import LanguageCode
 from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.access.user_slots import UserSlots

@@ -33,7 +33,7 @@ class CommandStream:
 
     def __init__(self, write: Callable[[Any], Any]) -> None:
         self._write = write
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._waiting: asyncio.Queue[Any] = asyncio.Queue()
         self._unread_bytes = 0
         self._failure: StoreError | TimeoutError | None = None
@@ -41,7 +41,7 @@ class CommandStream:
 
     async def write(self, command: Any) -> None:
         """Send a command behind those that are being sent. TimeoutError: the client does not read."""
-        async with asyncio.timeout(READ_S), self._turn:
+        async with asyncio.timeout(READ_S), self._lock:
             await self._write(command)
 
     def put(self, command: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 SELF_SIGNED: Final = "self-signed"
 """The word by which `--grpc-tls` asks for a throw-away certificate."""

@@ -27,19 +27,19 @@ class KVConfigs:
     """Answers about pairs, of which all texts together have at most CHARACTERS_MAX characters. Safe for threads."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._spaces: dict[str, dict[str, str]] = {}
         self._characters = 0
 
     def value(self, namespace: str, key: str) -> str | None:
         """The value of a pair; None if there is none."""
-        with self._turn:
+        with self._lock:
             return self._spaces.get(namespace, {}).get(key)
 
     def put(self, request: Request) -> RemotingCommand:
         """100. MQBrokerError 1: all pairs together would be too large."""
         header = request.header(PutKVConfigRequestHeader)
-        with self._turn:
+        with self._lock:
             pairs = self._spaces.get(header.namespace, {})
             size = _size(header.namespace, header.key, header.value)
             known = _size(header.namespace, header.key, pairs[header.key]) if header.key in pairs else 0
@@ -61,7 +61,7 @@ class KVConfigs:
     def delete(self, request: Request) -> RemotingCommand:
         """102; also if there is no such pair."""
         header = request.header(DeleteKVConfigRequestHeader)
-        with self._turn:
+        with self._lock:
             pairs = self._spaces.get(header.namespace, {})
             value = pairs.pop(header.key, None)
             if value is not None:
@@ -73,7 +73,7 @@ class KVConfigs:
     def pairs(self, request: Request) -> RemotingCommand:
         """219. MQBrokerError 22: the name space has no pair."""
         namespace = request.header(GetKVListByNamespaceRequestHeader).namespace
-        with self._turn:
+        with self._lock:
             pairs = dict(self._spaces.get(namespace, {}))
         if not pairs:
             raise refusal(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")

@@ -10,6 +10,7 @@ from rmq_store.protocol.bodies.compressed_registration import decode_compressed_
 from rmq_store.protocol.bodies.routes import BrokerData, RegisterBrokerBody, TopicList
 from rmq_store.protocol.bodies.topics import DataVersion
 from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
+from rmq_store.protocol.versions import V4_9_4
 from rmq_store.protocol.wire.admin_headers import DeleteTopicFromNamesrvRequestHeader
 from rmq_store.protocol.wire.command import LanguageCode, RemotingCommand
 from rmq_store.protocol.wire.name_server_headers import (
@@ -26,7 +27,7 @@ from rmq_store.server.name_server.route_table import EXPIRES_MS, RouteTable
 from rmq_store.server.requests.request import Request, refusal
 
 # From V4_9_4 on clients read JSON whose numeric keys are in quotes.
-_QUOTED_VERSION: Final = 401
+_QUOTED_VERSION: Final = V4_9_4
 _SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 
 

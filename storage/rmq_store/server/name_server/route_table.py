@@ -9,7 +9,7 @@ from typing import Final
 
 from rmq_store import real_time
 from rmq_store.format.text.names import RETRY_TOPIC_LENGTH_MAX
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.compressed_registration import TOPICS_MAX
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig
@@ -60,13 +60,13 @@ class RouteTable:
     """Routes of any number of clusters. Safe for threads."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._brokers: dict[str, _Broker] = {}
         self._own: dict[str, tuple[BrokerData, Topics]] = {}
 
     def add_own(self, broker: BrokerData, topics: Topics) -> None:
         """Add the broker of this process, whose topics are asked at each use."""
-        with self._turn:
+        with self._lock:
             self._own[broker.broker_name] = broker, topics
 
     def register(
@@ -94,7 +94,7 @@ class RouteTable:
         until_s = real_time.monotonic() + expires_ms / 1000
         _check_names(broker, address, ha_address, topics)
         kept = {name: _routed(name, config) for name, config in topics.items()}
-        with self._turn:
+        with self._lock:
             before = self._brokers.get(broker.broker_name)
             if not is_whole:
                 if before is None or broker_id not in before.addresses:
@@ -114,7 +114,7 @@ class RouteTable:
 
     def ha_address_of_master(self, broker_name: str) -> str | None:
         """Where slaves of this name copy the log of their master; None: no master is known, or it has not said."""
-        with self._turn:
+        with self._lock:
             known = self._brokers.get(broker_name)
             master = known.addresses.get(MASTER_ID) if known is not None else None
             return (master.ha_address or None) if master is not None else None
@@ -123,7 +123,7 @@ class RouteTable:
         """A broker says which version its topics have; returns the one that it has registered, None if it has not. It
         is alive from now on as after a registration if both are the same.
         """
-        with self._turn:
+        with self._lock:
             known = self._brokers.get(broker_name)
             there = known.addresses.get(broker_id) if known is not None else None
             if known is None or there is None or there.address != address:
@@ -135,7 +135,7 @@ class RouteTable:
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
         """A broker stops."""
-        with self._turn:
+        with self._lock:
             known = self._brokers.get(broker_name)
             if known is not None and broker_id in known.addresses and known.addresses[broker_id].address == address:
                 self._forget(broker_name, broker_id)
@@ -144,7 +144,7 @@ class RouteTable:
         """Forget a topic of all brokers that have registered, or of those of a cluster; one that still has it brings it
         back.
         """
-        with self._turn:
+        with self._lock:
             for broker in self._brokers.values():
                 if cluster not in (None, broker.cluster):
                     continue
@@ -152,7 +152,7 @@ class RouteTable:
 
     def disconnected(self, peer: Peer) -> None:
         """A connection has ended: the brokers that registered through it are gone."""
-        with self._turn:
+        with self._lock:
             for name, broker in list(self._brokers.items()):
                 for broker_id in [one for one, there in broker.addresses.items() if there.peer is peer]:
                     self._forget(name, broker_id)
@@ -162,7 +162,7 @@ class RouteTable:
         own = self._own.get(broker_name)
         if own is not None:
             return own[0].broker_addrs.get(broker_id)
-        with self._turn:
+        with self._lock:
             known = self._brokers.get(broker_name)
             there = known.addresses.get(broker_id) if known is not None else None
             return there.address if there is not None else None
@@ -202,7 +202,7 @@ class RouteTable:
         return sorted({name for data, topics in self._all() if cluster in (None, data.cluster) for name in topics})
 
     def _all(self) -> list[tuple[BrokerData, Mapping[str, TopicConfig]]]:
-        with self._turn:
+        with self._lock:
             self._forget_silent()
             others = [
                 (

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from rmq_store.broker.filter.subscription import Subscription
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.wire.pop_headers import NotificationRequestHeader, PopMessageRequestHeader
 from rmq_store.server.requests.held_requests import Held, HeldRequests, end_of_patience_s
 from rmq_store.server.requests.request import Request
@@ -94,7 +94,7 @@ class _HeldOfShares(HeldRequests[Share, H]):
 
     def _look_where(self, concerns: Callable[[Share], bool]) -> None:
         if self._held:  # mostly nobody waits, and no lock is needed
-            with self._turn:
+            with self._lock:
                 self.look_soon([share for share in self._held if concerns(share)])
 
 

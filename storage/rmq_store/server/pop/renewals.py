@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.clock import ClockFile
 from rmq_store.errors import InvalidReceiptHandleError, StoreError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import PoppedMessage
 from rmq_store.server.access.user_slots import UserSlots
 from rmq_store.server.processors.served_store import ServedStore

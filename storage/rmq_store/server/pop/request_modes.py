@@ -15,7 +15,7 @@ from rmq_store.broker.metadata.json_table import CachedView, ConfigFile, Table
 from rmq_store.broker.metadata.odd_entries import OddEntry, shown, usable_entries, with_errors
 from rmq_store.clock import system_clock
 from rmq_store.format.tables.config_json import Shadowed
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 
 PULL: Final = "PULL"
 POP: Final = "POP"

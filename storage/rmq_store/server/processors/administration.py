@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Any
 
 from rmq_store.broker.metadata import groups as stored_groups
 from rmq_store.broker.metadata import topics as stored_topics
@@ -21,6 +21,7 @@ from rmq_store.protocol.bodies.json_body import JsonBody
 from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable, TopicList
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.versions import version_name
 from rmq_store.protocol.wire.admin_headers import (
     CreateTopicRequestHeader,
     GetConsumerConnectionListRequestHeader,
@@ -34,8 +35,6 @@ from rmq_store.server.processors.committed_offsets import CommittedOffsets
 from rmq_store.server.processors.members import Members, language_name
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Request, refusal
-
-_VERSION_NAME: Final = "V4_9_8"
 
 
 class AdministrationProcessor:
@@ -143,7 +142,7 @@ class AdministrationProcessor:
         first, end = self._served.store.log_range()
         figures = {
             "brokerVersion": str(VERSION),
-            "brokerVersionDesc": _VERSION_NAME,
+            "brokerVersionDesc": version_name(VERSION),
             TIMER_MESSAGES: "true",
             "bootTimestamp": str(int(self._started_s * 1000)),
             "commitLogMinOffset": str(first),

@@ -33,7 +33,7 @@ class CommittedOffsets:
 
     def __init__(self, served: ServedStore) -> None:
         self._served = served
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._waiting: dict[str, dict[_Queue, int]] = {}
         # Held from taking what waits until it is in the store: a newer value does not overtake it, and a query does not
         # miss it.
@@ -87,7 +87,7 @@ class CommittedOffsets:
         validate_topic(queue[0])
         if not 0 <= queue[1] < 1 << 31 or not 0 <= offset < 1 << 63:
             raise UsageError(f"no offset of a queue: {queue[0]}, queue {queue[1]}, offset {offset}")
-        with self._turn:
+        with self._lock:
             self._waiting.setdefault(group, {})[queue] = offset
 
     def write(self) -> None:
@@ -96,7 +96,7 @@ class CommittedOffsets:
             self._write()
 
     def _write(self) -> None:
-        with self._turn:
+        with self._lock:
             waiting, self._waiting = self._waiting, {}
         for group, offsets in waiting.items():
             try:
@@ -108,7 +108,7 @@ class CommittedOffsets:
                     self._put_back(group, offsets)
 
     def _put_back(self, group: str, offsets: dict[_Queue, int]) -> None:
-        with self._turn:
+        with self._lock:
             self._waiting[group] = offsets | self._waiting.get(group, {})
 
 

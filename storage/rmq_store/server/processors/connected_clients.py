@@ -13,7 +13,7 @@ from typing import Final
 
 from rmq_store.clock import system_clock
 from rmq_store.format.text.names import validate_group
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.server.access.rights import is_clients_own_producer
 from rmq_store.server.requests.request import Peer, refusal
@@ -47,7 +47,7 @@ class ConnectedClients:
     """The client ids and producers of all connections. Safe for threads."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._owners: dict[str, _Owner] = {}
         self._producers: dict[str, dict[str, Producer]] = {}
         self._told: dict[Peer, set[tuple[str | None, str]]] = {}
@@ -62,7 +62,7 @@ class ConnectedClients:
         if not (client_id.isprintable() and 0 < len(client_id) <= CLIENT_ID_CHARACTERS_MAX):
             remark = f"a client id has 1 to {CLIENT_ID_CHARACTERS_MAX} printable characters, not {client_id[:64]!r}"
             raise refusal(ResponseCode.SYSTEM_ERROR, remark)
-        with self._turn:
+        with self._lock:
             self._refuse_foreign(client_id, user, peer)
             self._tell(peer, None, client_id)
             owner = self._owners.setdefault(client_id, _Owner(user))
@@ -71,7 +71,7 @@ class ConnectedClients:
 
     def check_owner(self, client_id: str, user: str, peer: Peer) -> None:
         """MQBrokerError 16: a connection of another user has this client id."""
-        with self._turn:
+        with self._lock:
             self._refuse_foreign(client_id, user, peer)
 
     def produces(self, group: str, producer: Producer) -> None:
@@ -85,7 +85,7 @@ class ConnectedClients:
             return
         validate_group(group)
         client_id = producer.client_id
-        with self._turn:
+        with self._lock:
             self._tell(producer.peer, group, client_id)
             before = self._producers.setdefault(group, {}).get(client_id)
             if before is not None and before.peer is not producer.peer:
@@ -94,7 +94,7 @@ class ConnectedClients:
 
     def left(self, group: str, client_id: str) -> None:
         """Forget that a client produces in a group."""
-        with self._turn:
+        with self._lock:
             known = self._producers.get(group, {}).get(client_id)
             if known is not None:
                 self._told[known.peer].discard((group, client_id))
@@ -102,7 +102,7 @@ class ConnectedClients:
 
     def produces_no_more(self, peer: Peer) -> None:
         """Forget all groups in which the clients of a connection produce; their client ids stay theirs."""
-        with self._turn:
+        with self._lock:
             for group, client_id in list(self._told.get(peer, ())):
                 if group is not None:
                     self._told[peer].discard((group, client_id))
@@ -112,24 +112,24 @@ class ConnectedClients:
         """The connection of a client that produces half messages of any topic, in whichever group; None: it is not
         online here.
         """
-        with self._turn:
+        with self._lock:
             found = (known[client_id] for known in self._producers.values() if client_id in known)
             return next((one.peer for one in found if one.topic is None), None)
 
     def producers(self, group: str, topic: str | None = None) -> list[Producer]:
         """The connected clients of a producer group; with a topic those that its half messages may be shown to."""
-        with self._turn:
+        with self._lock:
             known = self._producers.get(group, {}).values()
             return [one for one in known if topic is None or one.topic in (None, topic)]
 
     def all_producers(self) -> dict[str, list[Producer]]:
         """The connected clients of each producer group."""
-        with self._turn:
+        with self._lock:
             return {group: list(known.values()) for group, known in self._producers.items()}
 
     def disconnected(self, peer: Peer) -> None:
         """Forget all that a connection has told."""
-        with self._turn:
+        with self._lock:
             for group, client_id in self._told.pop(peer, ()):
                 if group is not None:
                     self._forget(group, client_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from rmq_store.broker.filter.subscription import Subscription
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.wire.headers import PullMessageRequestHeader
 from rmq_store.server.requests.held_requests import HeldRequests, end_of_patience_s
 from rmq_store.server.requests.request import Request

@@ -13,7 +13,7 @@ from typing import Final
 
 from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.bodies.clients import (
     CheckClientRequestBody,
     ConsumerData,
@@ -69,7 +69,7 @@ class Members:
     def __init__(self, served: ServedStore, on_left: Callable[[str, str], None]) -> None:
         self._served = served
         self._on_left = on_left
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._consumers: dict[str, dict[str, Member]] = {}
         self.connected = ConnectedClients()
         self._known_ids: dict[str, list[str]] = {}
@@ -130,7 +130,7 @@ class Members:
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         """The newest subscription of the group's members to a topic."""
-        with self._turn:
+        with self._lock:
             found = [
                 data
                 for member in self._consumers.get(group, {}).values()
@@ -141,13 +141,13 @@ class Members:
 
     def broadcasts(self, group: str) -> bool:
         """Whether a member of the group takes the messages of all queues."""
-        with self._turn:
+        with self._lock:
             members = self._consumers.get(group, {}).values()
             return any(member.data.message_model == _BROADCASTING for member in members)
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups whose members subscribe to the topic."""
-        with self._turn:
+        with self._lock:
             return [
                 group
                 for group, members in self._consumers.items()
@@ -156,13 +156,13 @@ class Members:
 
     def topics_of(self, group: str) -> set[str]:
         """The topics to which the group's members subscribe."""
-        with self._turn:
+        with self._lock:
             members = self._consumers.get(group, {}).values()
             return {data.topic for member in members for data in member.data.subscription_data_set}
 
     def connection(self, group: str) -> ConsumerConnection | None:
         """203: the connected members; None if there is none."""
-        with self._turn:
+        with self._lock:
             members = list(self._consumers.get(group, {}).values())
         if not members:
             return None
@@ -177,12 +177,12 @@ class Members:
 
     def member(self, group: str, client_id: str) -> Member | None:
         """A connected member of a consumer group; None: it is not online here."""
-        with self._turn:
+        with self._lock:
             return self._consumers.get(group, {}).get(client_id)
 
     def members(self, group: str) -> list[Member]:
         """The connected members of a consumer group."""
-        with self._turn:
+        with self._lock:
             return list(self._consumers.get(group, {}).values())
 
     def producer_peer(self, client_id: str) -> Peer | None:
@@ -200,12 +200,12 @@ class Members:
 
     def consumer_peers(self, group: str) -> list[Peer]:
         """The connections of a consumer group."""
-        with self._turn:
+        with self._lock:
             return [member.peer for member in self._consumers.get(group, {}).values()]
 
     def disconnected(self, peer: Peer) -> None:
         """A connection has ended: its clients leave their groups, and keep their locks (ClientHousekeepingService)."""
-        with self._turn:
+        with self._lock:
             gone = [
                 (group, client_id)
                 for group, members in self._consumers.items()
@@ -218,7 +218,7 @@ class Members:
 
     def notify_changes(self) -> None:
         """Tell members of groups whose list has changed, whichever process the change came from (request 40)."""
-        with self._turn:
+        with self._lock:
             groups = [group for group, members in self._consumers.items() if members]
         for group in groups:
             self._notify_if_changed(group)
@@ -233,12 +233,12 @@ class Members:
         shares = data.message_model != _BROADCASTING
         served.broker.heartbeat(group, client_id, topics=topics, shares=shares)
         member = Member(client_id, request.peer, request.command.language, request.command.version, data)
-        with self._turn:
+        with self._lock:
             self._consumers.setdefault(group, {})[client_id] = member
         self._notify_if_changed(group)
 
     def _leave(self, group: str, client_id: str) -> None:
-        with self._turn:
+        with self._lock:
             _forget(self._consumers, group, client_id)
         try:
             self._served.broker.unregister(group, client_id, keeps_locks=True)
@@ -250,7 +250,7 @@ class Members:
         """Never raises: clients look for themselves every 20 s."""
         try:
             ids = self._served.broker.consumer_ids(group)
-            with self._turn:
+            with self._lock:
                 if self._known_ids.get(group, []) == ids:
                     return
                 self._known_ids[group] = ids

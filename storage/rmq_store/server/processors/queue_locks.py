@@ -36,7 +36,7 @@ class QueueLocks:
     def __init__(self, served: ServedStore, clock: Callable[[], float] = real_time.monotonic) -> None:
         self._served = served
         self._clock = clock
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._asked_s: dict[_Holder, dict[MessageQueue, float]] = {}
 
     def lock(self, request: Request) -> RemotingCommand:
@@ -46,7 +46,7 @@ class QueueLocks:
             remark = f"{len(asked.mq_set)} queues to lock in one request; at most {QUEUES_MAX} are taken"
             raise refusal(ResponseCode.SYSTEM_ERROR, remark)
         holder = asked.consumer_group, asked.client_id
-        with self._turn:
+        with self._lock:
             self._end_expired()
             held = self._served.broker.lock_queues(*holder, asked.mq_set)
             mine = tuple(queue for queue in asked.mq_set if queue in held)
@@ -57,18 +57,18 @@ class QueueLocks:
     def unlock(self, request: Request) -> RemotingCommand:
         """42."""
         asked = LockBatchRequestBody.decode(request.command.body)
-        with self._turn:
+        with self._lock:
             self._unlock((asked.consumer_group, asked.client_id), list(asked.mq_set))
         return request.answer()
 
     def release(self, group: str, client_id: str) -> None:
         """End all locks of a client that has left its group."""
-        with self._turn:
+        with self._lock:
             self._unlock((group, client_id), list(self._asked_s.get((group, client_id), ())))
 
     def end_expired(self) -> None:
         """End the locks whose clients have not asked for them again in time."""
-        with self._turn:
+        with self._lock:
             self._end_expired()
 
     def _end_expired(self) -> None:

@@ -24,7 +24,7 @@ from rmq_store.protocol.wire.reply_headers import (
     SendReplyMessageRequestHeaderV2,
 )
 from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.server.processors.calling import call_peer
+from rmq_store.server.processors.client_requests import call_peer
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.sending import place_of
 from rmq_store.server.processors.served_store import ServedStore

@@ -32,6 +32,7 @@ from rmq_store.format.text.names import RETRY_PREFIX, is_sent_by_broker_only, va
 from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, ResponseCode
 from rmq_store.protocol.results import SendResult, SendStatus
+from rmq_store.protocol.versions import V5_1_1
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -53,8 +54,8 @@ OnStored: TypeAlias = Callable[[str, int], None]
 _SENDERS_FLAGS: Final = COMPRESSION_FLAGS | TRANSACTION_MASK
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _REGION: Final = "DefaultRegion"
-# The version from which on a client reports the number of the failure, not of the retries so far (V5_1_1).
-_N_PLUS_ONE_VERSION: Final = 435
+# From this version on a client reports the number of the failure, not of the retries so far.
+_N_PLUS_ONE_VERSION: Final = V5_1_1
 _CODES: Final = {
     SendStatus.SEND_OK: ResponseCode.SUCCESS,
     SendStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,

@@ -10,7 +10,7 @@ from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.store.store import Store
 from rmq_store.format.frames.compression import DecompressionError, inflate, plain_bytes_max
 from rmq_store.format.text.names import SYSTEM_GROUPS, is_system_group, retry_topic, validate_group
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.server.requests.request import refusal
 

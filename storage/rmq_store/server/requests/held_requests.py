@@ -74,7 +74,7 @@ class HeldRequests(ABC, Generic[K, H]):
         self._count = 0
         self._marked: set[K] = set()
         self._gone: set[Peer] = set()
-        self._turn = threading.Condition()
+        self._lock = threading.Condition()
         self._stopping = False
         self._seen_end = -1
         self._thread: threading.Thread | None = None
@@ -103,30 +103,30 @@ class HeldRequests(ABC, Generic[K, H]):
 
     def count(self, key: K) -> int:
         """How many are held under a key."""
-        with self._turn:
+        with self._lock:
             return len(self._held.get(key, ()))
 
     def hold(self, held: H, *, again: bool = False) -> bool:
         """Keep a request; False if its time is over, or too many are held. `again`: it has just been woken up in vain,
         so that no look is due.
         """
-        with self._turn:
+        with self._lock:
             if self._stopping or self.is_full or real_time.monotonic() >= held.until_s:
                 return False
             self._held.setdefault(held.key, deque()).append(held)
             self._count += 1
             if not again:  # something may have come between the request's own look and now
                 self._marked.add(held.key)
-            self._turn.notify()
+            self._lock.notify()
         return True
 
     def look_soon(self, keys: Iterable[K]) -> None:
         """Look at keys now: something may have come."""
-        with self._turn:
+        with self._lock:
             known = [key for key in keys if key in self._held]
             if known:
                 self._marked.update(known)
-                self._turn.notify()
+                self._lock.notify()
 
     def look_now(self, key: K) -> None:
         """Look at a key in the calling thread, where the first request that finds something may be answered."""
@@ -136,33 +136,33 @@ class HeldRequests(ABC, Generic[K, H]):
             self.look_soon([key])
             return
         if goes is not None:
-            with self._turn:
+            with self._lock:
                 going = self._let_go([key], goes, is_last=False)
             for number, one in enumerate(going):
                 self._woken(one, is_last=False, at_once=not number and self.is_prompt(one))
 
     def disconnected(self, peer: Peer) -> None:
         """Forget the requests of a connection that has ended: from now on none of them is woken up."""
-        with self._turn:
+        with self._lock:
             if self._held:
                 self._gone.add(peer)
 
     def close(self) -> None:
         """Wake up all requests for the last time, and end the thread."""
-        with self._turn:
+        with self._lock:
             self._stopping = True
-            self._turn.notify()
+            self._lock.notify()
         if self._thread is not None:
             self._thread.join()
 
     def _watch(self) -> None:
         overdue_look_s = 0.0
         while True:
-            with self._turn:
+            with self._lock:
                 while not self._held and not self._stopping:
-                    self._turn.wait()
+                    self._lock.wait()
                 if not self._marked and not self._stopping:
-                    self._turn.wait(self.look_s)
+                    self._lock.wait(self.look_s)
                 keys, self._marked = self._marked, set()
                 is_stopping = self._stopping
                 going = self._let_go(list(self._held), lambda _: True, is_last=True) if is_stopping else []
@@ -181,11 +181,11 @@ class HeldRequests(ABC, Generic[K, H]):
                 self._look_again(keys, error)
 
     def _keys(self) -> set[K]:
-        with self._turn:
+        with self._lock:
             return set(self._held)
 
     def _end_overdue(self, now_s: float) -> None:
-        with self._turn:
+        with self._lock:
             going = self._let_go(list(self._held), lambda one: one.until_s <= now_s, is_last=True)
             self._gone.clear()
         for one in going:
@@ -207,7 +207,7 @@ class HeldRequests(ABC, Generic[K, H]):
                 failed.add(key)
                 continue
             if goes is not None:
-                with self._turn:
+                with self._lock:
                     going = self._let_go([key], goes, is_last=False)
                 for one in going:
                     self._woken(one, is_last=False)
@@ -218,7 +218,7 @@ class HeldRequests(ABC, Generic[K, H]):
         """After an error: at these keys, behind a pause."""
         _log.warning("%s: the requests at %d places are not woken up: %s", type(self).__name__, len(keys), error)
         time.sleep(_OVERDUE_LOOK_S)
-        with self._turn:
+        with self._lock:
             self._marked |= keys & self._held.keys()
 
     def _woken(self, one: H, *, is_last: bool, at_once: bool = False) -> None:

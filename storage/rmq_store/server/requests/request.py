@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final, Protocol, TypeVar
 
 from rmq_store import real_time
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.protocol.wire.header_fields import RequestHeader, ResponseHeader

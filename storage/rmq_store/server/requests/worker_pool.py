@@ -49,7 +49,7 @@ class WorkerPool:
         self.name = name
         self._waiting_max = waiting_max
         self._wait_s = wait_ms / 1000
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._waiting: deque[Work] = deque()
         # Of each thread that has nothing to do, the lock that it waits for.
         self._idle: list[threading.Lock] = []
@@ -62,7 +62,7 @@ class WorkerPool:
 
     def submit(self, work: Work, *, force: bool = False) -> bool:
         """Take a piece of work; False if too many wait. `force`: take it all the same."""
-        with self._turn:
+        with self._lock:
             if not force and len(self._waiting) >= self._waiting_max:
                 return False
             self._waiting.append(work)
@@ -74,12 +74,12 @@ class WorkerPool:
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits, and no thread is busy."""
-        with self._turn:
+        with self._lock:
             return not self._waiting and len(self._idle) == len(self._threads)
 
     def close(self) -> None:
         """Do what waits, then end the threads."""
-        with self._turn:
+        with self._lock:
             self._is_closing = True
             while self._idle:
                 self._idle.pop().release()
@@ -90,7 +90,7 @@ class WorkerPool:
     def _next(self, wake: threading.Lock) -> list[Work]:
         """The work that has waited for longest, and what is done together with it; none: there will be no more."""
         while True:
-            with self._turn:
+            with self._lock:
                 if self._waiting:
                     works = [self._waiting.popleft()]
                     together, size_bytes = works[0].together, works[0].size_bytes

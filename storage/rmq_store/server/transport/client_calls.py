@@ -20,7 +20,7 @@ class ClientCalls:
     """The calls of one connection that wait for their answers, by opaque. Safe for threads."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._waiting: dict[int, OnAnswer] = {}
         self._last = 0
         self._closed = False
@@ -29,7 +29,7 @@ class ClientCalls:
         """Expect an answer, and return the opaque of its request; None: the connection has ended, or
         CALLS_MAX wait.
         """
-        with self._turn:
+        with self._lock:
             if self._closed or len(self._waiting) >= CALLS_MAX:
                 return None
             self._last += 1
@@ -38,14 +38,14 @@ class ClientCalls:
 
     def end(self, opaque: int, answer: RemotingCommand | None) -> None:
         """Give an answer to the one that waits for it. Does nothing the second time, and for an unknown opaque."""
-        with self._turn:
+        with self._lock:
             on_answer = self._waiting.pop(opaque, None)
         if on_answer is not None:
             on_answer(answer)
 
     def close(self) -> None:
         """End all calls without an answer."""
-        with self._turn:
+        with self._lock:
             self._closed = True
             waiting, self._waiting = list(self._waiting.values()), {}
         for on_answer in waiting:

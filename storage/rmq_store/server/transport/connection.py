@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing_bytes = 0
         self._transport_has_bytes = False
         self._descriptor = _NONE
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._incoming_bytes = 0
         self._in_work = 0
         self._pauses: set[_Pause] = set()
@@ -240,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
     def _counted(self, command: RemotingCommand, size: int) -> Request:
         """A request for the server, which counts until it is done."""
         self._owner.working.add(size)
-        with self._turn:
+        with self._lock:
             self._in_work += 1
             is_much = self._in_work >= self._owner.limits.requests_max
         if is_much:
@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
     def _done(self, size: int) -> None:
         """In any thread: a request is answered or held."""
         self._owner.working.add(-size)
-        with self._turn:
+        with self._lock:
             self._in_work -= 1
             has_room = self._in_work == self._owner.limits.requests_max // 2
         if has_room:
@@ -259,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._loop.call_soon_threadsafe(self._look_at_work)
 
     def _look_at_work(self) -> None:
-        with self._turn:
+        with self._lock:
             is_much = self._in_work >= self._owner.limits.requests_max
         self._pause("requests in work", is_much)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from typing import Final
 
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX, SERVED_HEADER_BYTES_MAX
 
 _FILES_OF_STORE: Final = 1024

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from rmq_store import real_time
 from rmq_store.errors import UsageError
 from rmq_store.server.requests.request import Request
+from rmq_store.server.transport.accepting import stop_accepting
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.incomplete_frames import IncompleteFrames
 from rmq_store.server.transport.limits import ListenerLimits
@@ -160,8 +161,7 @@ class Listener:
                 connection.abort()
 
     async def _stop_listening(self) -> None:
-        for server in self._servers:
-            server.close()
+        await stop_accepting(self._servers)
 
     async def _close(self) -> None:
         self._idle_look.cancel()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.server.transport.connection import address_of
 
 _log: Final = logging.getLogger(__name__)

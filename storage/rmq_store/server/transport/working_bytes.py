@@ -18,13 +18,13 @@ class WorkingBytes:
     def __init__(self, bytes_max: int, on_full: Callable[[bool], None]) -> None:
         self._bytes_max = bytes_max
         self._on_full = on_full
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self.count = 0
         self.is_full = False
 
     def add(self, size: int) -> None:
         """A request came (`size` above 0), or is done with (below 0)."""
-        with self._turn:
+        with self._lock:
             self.count += size
             limit = self._bytes_max * _RESUME_SHARE if self.is_full else self._bytes_max
             if (self.count >= limit) is self.is_full:

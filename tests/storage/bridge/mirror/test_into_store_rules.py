@@ -28,7 +28,7 @@ from rmq_store.bridge.mirror.options import IntoStoreOptions
 from rmq_store.bridge.mirror.report import MirrorReport
 from rmq_store.bridge.positions.store_positions import StorePositions
 from rmq_store.bridge.positions.topics import Rename
-from rmq_store.bridge.records.letter import letter_topic, read_letters
+from rmq_store.bridge.records.unmappable_record import letter_topic, read_letters
 from storage.bridge.mirror.fake_kafka import CLUSTER_ID, FakeKafka
 from storage.bridge.mirror.into_store_lab import copied, options, source_offsets
 

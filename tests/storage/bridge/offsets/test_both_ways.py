@@ -16,8 +16,7 @@ from helpers.kafka_upstream import produce, produce_in_transactions
 from rmq_store import Store
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.offsets.links import kafka_to_store, store_to_kafka
-from rmq_store.bridge.offsets.move import apply_move, plan_move
-from rmq_store.bridge.offsets.plan import Rules
+from rmq_store.bridge.offsets.plan import Rules, apply_move, plan_move
 from storage.bridge.mirror.into_store_lab import CLUSTER_ID, copied, copy_all, options
 
 GROUP = "cg_orders"

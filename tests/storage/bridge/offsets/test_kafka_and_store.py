@@ -17,10 +17,9 @@ from rmq_store import Store
 from rmq_store.bridge.kafka.connect import open_administration, open_reader
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.offsets.kafka_side import KafkaSide
-from rmq_store.bridge.offsets.mirrors import IntoStore
-from rmq_store.bridge.offsets.move import apply_move, plan_move
+from rmq_store.bridge.offsets.links import IntoStore
 from rmq_store.bridge.offsets.pair import Link
-from rmq_store.bridge.offsets.plan import Rules, Status
+from rmq_store.bridge.offsets.plan import Rules, Status, apply_move, plan_move
 from rmq_store.bridge.offsets.side import Queue
 from rmq_store.bridge.offsets.store_side import StoreSide
 from rmq_store.bridge.positions.store_positions import StorePositions

@@ -19,10 +19,9 @@ from rmq_store.bridge.mirror.into_store import IntoStore as MirrorIntoStore
 from rmq_store.bridge.mirror.kafka_targets import TargetRules
 from rmq_store.bridge.offsets.kafka_side import KafkaSide
 from rmq_store.bridge.offsets.letters import letters_of_kafka, letters_of_store
-from rmq_store.bridge.offsets.mirrors import IntoKafka, IntoStore
-from rmq_store.bridge.offsets.move import plan_move
+from rmq_store.bridge.offsets.links import IntoKafka, IntoStore
 from rmq_store.bridge.offsets.pair import Link
-from rmq_store.bridge.offsets.plan import Move, Rules, Status
+from rmq_store.bridge.offsets.plan import Move, Rules, Status, plan_move
 from rmq_store.bridge.offsets.store_side import StoreSide
 from rmq_store.bridge.positions.kafka_positions import KafkaPositions
 from rmq_store.bridge.positions.store_positions import StorePositions

@@ -15,11 +15,11 @@ from rmq_store.bridge.offsets.letters import letters_of_store
 from rmq_store.bridge.offsets.origins import MESSAGE_COLUMNS, message_origins, record_origins
 from rmq_store.bridge.offsets.side import Origin, Queue
 from rmq_store.bridge.offsets.translate import OTHER, RETURNED
-from rmq_store.bridge.records.letter import letter_topic
 from rmq_store.bridge.records.origin import MARKS
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_kafka import to_kafka
 from rmq_store.bridge.records.to_rmq import to_rmq
+from rmq_store.bridge.records.unmappable_record import letter_topic
 
 TOPIC_ID, OLD_ID = "0b6bd57f-1a2b-4c3d-8e4f-5a6b7c8d9e0f", "f0e9d8c7-b6a5-4f4e-9d3c-2b1a0f0e0d0c"
 

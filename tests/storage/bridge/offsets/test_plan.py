@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from helpers.mirrored_queues import ModelSide, Pair
-from rmq_store.bridge.offsets.move import apply_move, plan_move
 from rmq_store.bridge.offsets.pair import Link
-from rmq_store.bridge.offsets.plan import Move, Rules, Status, plan_group
+from rmq_store.bridge.offsets.plan import Move, Rules, Status, apply_move, plan_group, plan_move
 from rmq_store.bridge.offsets.side import Extent, MirroredQueue, MirroredTopic
 from rmq_store.bridge.offsets.side import Queue as Place
 from rmq_store.bridge.offsets.translate import Stop

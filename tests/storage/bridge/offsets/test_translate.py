@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.mirrored_queues import Entry, Pair
-from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack
-from rmq_store.bridge.offsets.missing import count_missing, nothing_copied
+from rmq_store.bridge.offsets.copies import Copies, CopiesStart, Lost, WayBack, count_missing, nothing_copied, seek
 from rmq_store.bridge.offsets.plan import Move, Rules, Status, plan_group
-from rmq_store.bridge.offsets.seek import Place, seek
 from rmq_store.bridge.offsets.translate import (
     OTHER,
     RETURNED,
@@ -315,15 +313,15 @@ def test_seeking_reads_a_queue_no_more_than_once_and_little_where_copies_are_den
         return read
 
     dense = np.arange(size) // 2 * 2
-    assert seek(reading(np.where(np.arange(size) % 2, OTHER, dense)), 0, size, 1000) == Place(999, True)
+    assert seek(reading(np.where(np.arange(size) % 2, OTHER, dense)), 0, size, 1000) == CopiesStart(999, True)
     assert read_count <= 16 * 13
     read_count = 0
     sparse = np.full(size, OTHER)
-    assert seek(reading(sparse), 0, size, 1000) == Place(0, False)
+    assert seek(reading(sparse), 0, size, 1000) == CopiesStart(0, False)
     assert read_count <= size
     sparse[100] = 7
-    assert seek(reading(sparse), 0, size, 8) == Place(101, True)
-    assert seek(reading(sparse), 0, size, 7) == Place(0, False)
+    assert seek(reading(sparse), 0, size, 8) == CopiesStart(101, True)
+    assert seek(reading(sparse), 0, size, 7) == CopiesStart(0, False)
 
 
 def test_missing_counts_what_was_never_copied_and_what_the_targets_retention_took() -> None:

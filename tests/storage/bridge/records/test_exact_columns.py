@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.bridge.records.exact import decode_exact, encode_exact
 from rmq_store.bridge.records.exact_columns import HEADERS_IN_STEP_MAX, decode_exact_column, encode_exact_column
-from rmq_store.bridge.records.weaving import Pieces
+from rmq_store.bridge.records.exact_record import decode_exact, encode_exact
+from rmq_store.bridge.records.merge_columns import Pieces
 from rmq_store.errors import UsageError
 
 Headers = list[tuple[bytes, bytes | None]]

@@ -22,9 +22,9 @@ from helpers.mirrored import (
 )
 from rmq_store import MESSAGE_SCHEMA, Message, Store, UsageError
 from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
-from rmq_store.bridge.records.letter import letters_to_kafka, read_letters, too_large_letter
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_kafka import MAX_AHEAD_MS, KafkaRules, to_kafka
+from rmq_store.bridge.records.unmappable_record import letters_to_kafka, read_letters, too_large_letter
 
 ROUTE = Route("R1", "T", 3, "K1", "T", 5)
 K0_TO_R1 = Route("K0", "T", 3, "R1", "T", 3)
@@ -147,7 +147,7 @@ def test_only_an_empty_body_of_a_record_of_kafka_is_a_tombstone(store: Store) ->
 
 def test_headers_of_a_record_never_bring_marks_of_their_own(store: Store) -> None:
     """Whoever writes to the store can put any headers into KAFKA_RECORD."""
-    from rmq_store.bridge.records.exact import encode_exact
+    from rmq_store.bridge.records.exact_record import encode_exact
 
     good = stored_of(store, records(record(b"v", key=b"\xff")), K0_TO_R1)
     text = encode_exact(b"\xff", [(b"a", None), (b"MIRROR_TO", b"T 5 0 0"), (b"MIRROR_PATH", b'[["x","y"]]')])

@@ -24,11 +24,11 @@ from helpers.mirrored import (
     through_store,
 )
 from rmq_store import Store
-from rmq_store.bridge.records.exact import decode_exact
-from rmq_store.bridge.records.letter import read_letters
+from rmq_store.bridge.records.exact_record import decode_exact
 from rmq_store.bridge.records.property_names import is_rocketmq_name
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import KEYS_BYTES_MAX, MESSAGES_SCHEMA, TIMESTAMP_MS_MAX, to_rmq
+from rmq_store.bridge.records.unmappable_record import read_letters
 from rmq_store.format.properties import property_string
 from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES, is_brought_back
 

@@ -18,9 +18,9 @@ from rmq_store import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.broker.pop import pop_messages, pop_take
-from rmq_store.broker.pop.pop import Pop, Popped
-from rmq_store.broker.pop.pop_messages import ConsumeInitMode
+from rmq_store.broker.pop import pop_messages, pop_selection
+from rmq_store.broker.pop.pop import COMMIT_INTERVAL_MS, Pop, Popped
+from rmq_store.broker.pop.pop_messages import ConsumeInitMode, TopicReader
 from rmq_store.broker.rules import hot_queue
 from rmq_store.errors import ResponseError
 from rmq_store.files import durable
@@ -60,6 +60,12 @@ def send(store: Store, count: int, topic: str = "T", **fields: Any) -> None:
 
 def offsets(popped: list[Popped]) -> list[int]:
     return [one.row.column("queueOffset")[0].as_py() for one in popped]
+
+
+def commit(store: Store, clock: Clock) -> None:
+    """Let the group commit its offsets: its next change after the interval does."""
+    clock.now_ms += COMMIT_INTERVAL_MS
+    assert store.pop.ack_all("g", "T", []) == []
 
 
 def dead_letters(store: Store, group: str = "g") -> list[dict[str, Any]]:
@@ -325,7 +331,7 @@ def test_one_receive_looks_at_a_bounded_number_of_messages(store: Store, monkeyp
 def test_a_group_has_a_bounded_number_of_messages_of_a_queue_in_hand(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pop_take, "IN_FLIGHT_MAX", 5)
+    monkeypatch.setattr(pop_selection, "IN_FLIGHT_MAX", 5)
     send(store, 10)
     first = store.pop.receive("g", "T", 3, 30)
     assert len(store.pop.receive("g", "T", 3, 30)) == 2
@@ -384,12 +390,12 @@ def test_the_committed_offset_follows_the_smallest_unfinished_message(
 
 @pytest.mark.parametrize(("moved_to", "expected"), [(0, 4), (1, 3), (4, 0)])
 def test_the_rest_of_a_queue_counts_from_the_offset_that_another_program_set(
-    store: Store, moved_to: int, expected: int
+    store: Store, clock: Clock, moved_to: int, expected: int
 ) -> None:
     send(store, 4)
     for popped in store.pop.receive("g", "T", 3, 30_000, init_mode=ConsumeInitMode.MIN):
         store.pop.ack("g", "T", popped.receipt_handle)
-    store.pop._step(store.pop._of("g", "T"), "g", "T").commit()
+    commit(store, clock)
     assert store.pop.rest("g", "T") == 1
     store.commit_offsets("g", {("T", 0): moved_to})
     assert store.pop.rest("g", "T") == expected
@@ -409,10 +415,10 @@ def test_when_somebody_else_moves_the_offset_the_group_begins_anew_there(
     store: Store, clock: Clock, moved_to: int
 ) -> None:
     send(store, 6)
-    popped = store.pop.receive("g", "T", 4, 30)
+    popped = store.pop.receive("g", "T", 4, 60_000)
     for one in popped[:3]:
         store.pop.ack("g", "T", one.receipt_handle)
-    store.pop._step(store.pop._of("g", "T"), "g", "T").commit()
+    commit(store, clock)
     assert store.committed_offsets("g") == {("T", 0): 3}
     clock.now_ms += 1
     store.commit_offsets("g", {("T", 0): moved_to})
@@ -538,9 +544,10 @@ def test_messages_that_retention_has_taken_are_given_up(
     send(store, 4)
     store.pop.receive("g", "T", 2, 30)
     clock.now_ms += 30
-    reader = store.pop._of("g", "T").reader
-    real = reader.message
-    monkeypatch.setattr(type(reader), "message", lambda self, queue, offset: real(queue, offset) if offset else None)
+    real = TopicReader.message
+    monkeypatch.setattr(
+        TopicReader, "message", lambda self, queue, offset: real(self, queue, offset) if offset else None
+    )
     (again, *new) = store.pop.receive("g", "T", 32, 30)
     assert offsets([again, *new]) == [1, 2, 3]
     store.pop.close()

@@ -10,17 +10,22 @@ import pytest
 
 from rmq_store.broker.pop import pop_journal
 from rmq_store.broker.pop.pop_journal import RECORD_BYTES, PopJournal
-from rmq_store.broker.pop.pop_state import Dying, Given, Gone, PopState, Position
+from rmq_store.broker.pop.pop_state import Acknowledged, InFlight, MovingToDlq, PopState, Position
 from rmq_store.errors import CorruptConfigError, StoreFullError
 from rmq_store.files import durable
 
 BIG = (1 << 63) - 1
 FIRST = [
     Position(0, 3, 100, 1_700_000_000_000, -1, 0),
-    Given(0, 1, 1, 1, 40, 1_700_000_000_000, 30),
-    Given(0, 2, 2, 7, 70, 1_700_000_000_000, 1 << 50, BIG),
+    InFlight(0, 1, 1, 1, 40, 1_700_000_000_000, 30),
+    InFlight(0, 2, 2, 7, 70, 1_700_000_000_000, 1 << 50, BIG),
 ]
-SECOND = [Gone(0, 1), Dying(0, 2, 5), Position(3, BIG, BIG, BIG, BIG, BIG), Given(3, BIG, 17, 1 << 30, BIG, BIG - 1, 1)]
+SECOND = [
+    Acknowledged(0, 1),
+    MovingToDlq(0, 2, 5),
+    Position(3, BIG, BIG, BIG, BIG, BIG),
+    InFlight(3, BIG, 17, 1 << 30, BIG, BIG - 1, 1),
+]
 
 
 def journal(tmp_path: Path) -> PopJournal:
@@ -71,8 +76,8 @@ def test_an_append_that_was_not_finished_counts_for_nothing(tmp_path: Path, left
     with other.exclusive() as state:
         assert state_of(state) == before
         assert own.path.stat().st_size == size, "what was left must not stand behind the next append"
-        other.append([Gone(0, 2)])
-    assert look(tmp_path) == [Given(0, 1, 1, 1, 40, 1_700_000_000_000, 30), FIRST[0]]
+        other.append([Acknowledged(0, 2)])
+    assert look(tmp_path) == [InFlight(0, 1, 1, 1, 40, 1_700_000_000_000, 30), FIRST[0]]
 
 
 @pytest.mark.parametrize("damaged", range(0, 4 * RECORD_BYTES, 31))
@@ -107,7 +112,7 @@ def test_an_append_that_failed_half_way_is_found_out_by_its_own_process(
         assert state_of(own.state) == before
     with own.exclusive() as state:
         assert state_of(state) == before
-        own.append([Gone(0, 1)])
+        own.append([Acknowledged(0, 1)])
     assert look(tmp_path) == [FIRST[2], FIRST[0]]
 
 
@@ -115,18 +120,18 @@ def test_history_is_left_behind_and_others_notice(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(pop_journal, "COMPACT_BYTES", 20 * RECORD_BYTES)
     own, other = journal(tmp_path), journal(tmp_path)
     with own.exclusive():
-        own.append([*FIRST, Dying(0, 1, 9)])
+        own.append([*FIRST, MovingToDlq(0, 1, 9)])
     with other.exclusive():
         pass
     sizes = []
     for number in range(100):
         with own.exclusive():
-            own.append([Given(1, number, 1, 1, number, 5, 5)])
-            own.append([Gone(1, number)])
+            own.append([InFlight(1, number, 1, 1, number, 5, 5)])
+            own.append([Acknowledged(1, number)])
         sizes.append(own.path.stat().st_size)
     assert max(sizes) <= 24 * RECORD_BYTES
     assert any(later < earlier for earlier, later in itertools.pairwise(sizes))
-    assert look(tmp_path) == state_of(own.state) == sorted([*FIRST, Dying(0, 1, 9)], key=repr)
+    assert look(tmp_path) == state_of(own.state) == sorted([*FIRST, MovingToDlq(0, 1, 9)], key=repr)
     with other.exclusive() as state:
         assert state_of(state) == state_of(own.state)
 
@@ -155,22 +160,22 @@ def test_a_journal_that_was_removed_begins_anew(tmp_path: Path) -> None:
 
 def test_a_reset_lets_go_of_a_queues_messages_only(tmp_path: Path) -> None:
     state = PopState()
-    for change in (*FIRST, Given(1, 0, 1, 1, 5, 5, 5), Position(1, 1, 5, 5, -1, 0)):
+    for change in (*FIRST, InFlight(1, 0, 1, 1, 5, 5, 5), Position(1, 1, 5, 5, -1, 0)):
         state.apply(change)
     state.apply(Position(0, 0, -1, -1, 0, 0, is_reset=True))
     assert state.get((0, 1)) is None
     assert (state.count(0), state.count(1)) == (0, 1)
     assert (state.smallest_unfinished(0), state.smallest_unfinished(1)) == (0, 0)
-    assert state.visible(1 << 60, 10) == [Given(1, 0, 1, 1, 5, 5, 5)]
+    assert state.visible(1 << 60, 10) == [InFlight(1, 0, 1, 1, 5, 5, 5)]
 
 
 def test_messages_come_back_in_the_order_of_their_times_and_may_be_asked_for_twice() -> None:
     state = PopState()
     for offset, (popped, hidden) in enumerate([(5, 25), (5, 5), (5, 15), (8, 2)]):
-        state.apply(Given(0, offset, 1, 1, 0, popped, hidden))
-    state.apply(Given(0, 0, 1, 2, 0, 6, 24))  # hidden anew until the same moment
-    state.apply(Given(0, 2, 1, 2, 0, 6, 100))
+        state.apply(InFlight(0, offset, 1, 1, 0, popped, hidden))
+    state.apply(InFlight(0, 0, 1, 2, 0, 6, 24))  # hidden anew until the same moment
+    state.apply(InFlight(0, 2, 1, 2, 0, 6, 100))
     for _ in range(2):
-        assert [given.queue_offset for given in state.visible(30, 10)] == [1, 3, 0]
-        assert [given.queue_offset for given in state.visible(30, 1)] == [1]
-        assert [given.queue_offset for given in state.visible(29, 10)] == [1, 3]
+        assert [message.queue_offset for message in state.visible(30, 10)] == [1, 3, 0]
+        assert [message.queue_offset for message in state.visible(30, 1)] == [1]
+        assert [message.queue_offset for message in state.visible(29, 10)] == [1, 3]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rmq_store.broker.rules.hot_queue import is_hot
+from rmq_store.broker.rules.hot_queue import starts_at_first_message
 
 MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -29,8 +29,8 @@ class Log:
 @pytest.mark.parametrize(("beyond_bytes", "expected"), [(0, True), (1, False)])
 def test_a_queue_is_hot_up_to_a_part_of_the_memory(beyond_bytes: int, expected: bool) -> None:
     limit_bytes = MEMORY_BYTES * 40 // 100
-    assert is_hot(Log(1000, 1000 + limit_bytes + beyond_bytes), "T", 3, 7) is expected
+    assert starts_at_first_message(Log(1000, 1000 + limit_bytes + beyond_bytes), "T", 3, 7) is expected
 
 
 def test_an_empty_queue_is_hot_and_nothing_is_asked_of_it() -> None:
-    assert is_hot(Log(0, 1 << 62), "another", 0, 0)
+    assert starts_at_first_message(Log(0, 1 << 62), "another", 0, 0)

@@ -19,11 +19,13 @@ from rmq_store.client.delivery import journal_topic
 from rmq_store.client.delivery.deliver import Delivery
 from rmq_store.errors import LeaseHeldError, UnknownTopicError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
-from rmq_store.protocol.errors import MQBrokerError, MQClientError, SendInDoubtError
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingTimeoutError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
+
+from ...remoting.cluster.fake_cluster import FakeNet
 
 SEND = RequestCode.SEND_MESSAGE_V2
 DLQ, RETRY = "%DLQ%g", "%RETRY%g"
@@ -511,3 +513,21 @@ def test_letters_that_retention_takes_before_they_are_read_are_gone(
 def test_a_limit_that_is_reached_locks_no_other_broker(cluster: Cluster, retries: list[SimulatedRetries]) -> None:
     retries[1].broker.refuse(RequestCode.LOCK_BATCH_MQ, 1)
     assert outcomes(letters(cluster).redrive("g", all_rows(), limit=6)) == ["REDRIVEN"] * 6
+
+
+def test_the_records_of_a_redrive_begin_where_the_master_says_since_a_slave_may_have_come_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Letters of records that were passed over would be moved twice."""
+    net = FakeNet()
+    broker = net.add_broker(slaves=1)
+    broker.put(LEDGER_TOPIC, 0, 9)
+    broker.processes[1].begin = 6
+    ledger = RedriveLedger(net.cluster(), 60_000, sleep=lambda _: None)
+    looked_at: list[int] = []
+    monkeypatch.setattr(
+        ledger._journal, "texts", lambda queue, start, end, owner: looked_at.extend(range(start, end)) or ()
+    )
+    broker.processes[0].answers += [RemotingTimeoutError("slow"), RemotingTimeoutError("slow")]
+    ledger.read_on(redrive_ledger.BrokerLedger("g", "broker-a"), at_master=True)
+    assert looked_at == list(range(9))

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rmq_store.client.cluster_sink.chunks import Chunk, Lane, Shared
+from rmq_store.client.cluster_sink.chunks import Chunk, Shared, TargetQueue
 from rmq_store.client.cluster_sink.pipeline import Pipeline, PipelineSettings
 from rmq_store.client.cluster_sink.queue_choice import TRIES_IN_ORDER
+from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
 from rmq_store.protocol.errors import (
     MQBrokerError,
     MQClientError,
@@ -27,8 +28,8 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 
 QUEUES = [MessageQueue("Orders", broker, number) for broker in ("a", "b") for number in range(2)]
-ANY = Lane("Orders", None)
-FIXED = Lane("Orders", QUEUES[0])
+ANY = TargetQueue("Orders", None)
+FIXED = TargetQueue("Orders", QUEUES[0])
 
 Answer = int | BaseException
 
@@ -88,11 +89,11 @@ class Verifier:
         return np.arange(chunk.row_count) < count
 
 
-def chunk(text: bytes, lane: Lane = ANY) -> Chunk:
+def chunk(text: bytes, target: TargetQueue = ANY) -> Chunk:
     """A row for each byte."""
     count = len(text)
     keys, checks = np.zeros(16 * count, np.uint8), np.zeros(count, np.uint64)
-    return Chunk(lane, Shared(0, 0, False), text, np.arange(1, count + 1), keys, checks, 0)
+    return Chunk(target, Shared(0, 0, False), text, np.arange(1, count + 1), keys, checks, 0)
 
 
 def pipeline(fake: Fake, verifier: Verifier | None = None, start: int = -1, **settings: object) -> Pipeline:
@@ -196,7 +197,7 @@ def test_one_request_is_in_flight_for_a_queue_and_several_queues_work_at_once() 
     for text in (b"1", b"2"):
         sender.send(chunk(text, FIXED))
     for text in (b"3", b"4"):
-        sender.send(chunk(text, Lane("Orders", QUEUES[2])))
+        sender.send(chunk(text, TargetQueue("Orders", QUEUES[2])))
     assert fake.sent == [("a:0", b"1"), ("b:0", b"3")]
     fake.held[1]()
     fake.held[0]()
@@ -213,6 +214,23 @@ def test_the_budget_ends_the_tries() -> None:
         sender.finish()
     assert 5 <= len(fake.sent) < 40  # it backs off
     assert fake.now < 7_000
+
+
+@pytest.mark.parametrize("last", [14, RemotingConnectError("refused"), 13])
+def test_rows_that_an_earlier_try_may_have_stored_are_in_doubt_whatever_the_last_one_says(last: Answer) -> None:
+    """Nobody looks without a verifier; with one, it has looked."""
+    def outcome(verifier: Verifier | None, *answers: Answer) -> SendOutcome:
+        sender = pipeline(Fake(*answers, *[last] * 1000), verifier, send_timeout_ms=5_000)
+        sender.send(chunk(b"x"))
+        with pytest.raises((MQClientError, MQBrokerError)) as caught:
+            sender.finish()
+        return verdict_of(caught.value).outcome
+
+    is_refused = last == 13
+    assert outcome(None, RemotingTimeoutError("no answer")) is SendOutcome.UNKNOWN
+    surely_not = SendOutcome.REFUSED if is_refused else SendOutcome.NOT_STORED
+    assert outcome(Verifier(0), RemotingTimeoutError("no answer")) is surely_not
+    assert outcome(None) is surely_not
 
 
 def test_a_busy_broker_gets_less_at_once() -> None:

@@ -11,13 +11,23 @@ from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
 from helpers.cluster.simulated.queues import START_MS
 from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
 from rmq_store.client.cluster_sink.records import Record, WritePart
+from rmq_store.client.delivery import journal_topic
 from rmq_store.client.delivery.queue_reading import QueueReading
-from rmq_store.protocol.errors import MQBrokerError, MQClientError, SendInDoubtError
+from rmq_store.errors import CorruptRecordError
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    MQClientError,
+    QueueHoleError,
+    RemotingTimeoutError,
+    SendInDoubtError,
+)
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
+
+from ...remoting.cluster.fake_cluster import FakeNet
 
 PART = WritePart("query", 7, 3)
 ORDERS = MessageQueue("Orders", "broker-000", 0)
@@ -199,6 +209,33 @@ def test_a_broker_that_is_away_is_not_waited_for_where_its_records_are_elsewhere
             away.start()
 
 
+@pytest.mark.parametrize("not_before_ms", [None, 1_700_000_000_000])
+@pytest.mark.parametrize("is_silent_for", [31, 29])
+def test_a_search_stops_where_the_master_begins_since_a_slave_may_have_come_later(
+    monkeypatch: pytest.MonkeyPatch, not_before_ms: int | None, is_silent_for: int
+) -> None:
+    net = FakeNet()
+    broker = net.add_broker(slaves=1)
+    broker.put(RECORD_TOPIC, 0, 9)
+    broker.processes[1].begin = 6
+    topic = RecordTopic(net.cluster(), QueueReading(net.cluster(), 60_000, sleep=lambda _: None), group="pg")
+    looked_at: list[int] = []
+    monkeypatch.setattr(
+        topic._journal, "texts", lambda queue, start, end, owner: looked_at.extend(range(start, end)) or ()
+    )
+    call, silences = net.call, [is_silent_for] * 2
+
+    def silent_at_first(address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        if address == broker.processes[0].address and command.code in silences:
+            silences.remove(command.code)
+            raise RemotingTimeoutError("slow")
+        return call(address, command, timeout_ms)
+
+    monkeypatch.setattr(net, "call", silent_at_first)
+    assert topic._search(MessageQueue(RECORD_TOPIC, "broker-a", 0), 9, PART, not_before_ms) == ([], None)
+    assert looked_at == list(range(9))
+
+
 def test_the_first_search_of_a_write_reads_few_of_the_records_of_others() -> None:
     with SimulatedCluster(2) as brokers:
         brokers.create_topic(RECORD_TOPIC, queue_count=1, message_count=20_000)
@@ -230,3 +267,19 @@ def test_a_task_without_an_earlier_record_looks_through_very_many_in_few_pulls(i
         # 1,024 records in each would make 200.
         assert brokers.total_calls[RequestCode.PULL_MESSAGE] < 30
         assert brokers.bytes_of_answers < 20_000
+
+
+@pytest.mark.parametrize(
+    "damage", [QueueHoleError("a hole", ("T", "b", 0), 1, 2), CorruptRecordError("a pull", 7, "no frame")]
+)
+def test_damage_in_the_queues_of_records_leaves_the_batch_in_doubt(
+    tasks: Iterator[RecordTopic], monkeypatch: pytest.MonkeyPatch, damage: Exception
+) -> None:
+    def read_range(*args: object, **given: object) -> Iterator[bytes]:
+        raise damage
+
+    next(tasks).add(record(5, "a"))
+    monkeypatch.setattr(journal_topic, "read_range", read_range)
+    with pytest.raises(SendInDoubtError, match="its records cannot be read") as caught:
+        next(tasks).find(PART)
+    assert caught.value.__cause__ is damage

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
-from rmq_store.client.cluster_sink.chunks import Chunk, Lane, Shared
+from rmq_store.client.cluster_sink.chunks import Chunk, Shared, TargetQueue
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
 from rmq_store.client.cluster_sink.replay import ReplayCheck
 from rmq_store.client.delivery.queue_reading import QueueReading
@@ -150,7 +150,7 @@ def key(number: int) -> bytes:
 def chunk(*keys: bytes, topic: str = "Orders", single: bool = False) -> Chunk:
     count = len(keys)
     return Chunk(
-        Lane(topic, None), Shared(0, 0, single), b"x" * count, np.arange(1, count + 1),
+        TargetQueue(topic, None), Shared(0, 0, single), b"x" * count, np.arange(1, count + 1),
         np.frombuffer(b"".join(keys), np.uint8), np.zeros(count, np.uint64), 0,
     )  # fmt: skip
 
@@ -213,6 +213,15 @@ def test_a_report_that_cannot_be_made_fails_no_task(cluster: Cluster, caplog: py
     task.check._reading.keys = fails  # type: ignore[assignment]
     assert task.check.late_keys({ORDERS[0]: 12}, made_below(5)) == 0
     assert "is unknown: away" in caplog.text
+
+
+def test_a_queue_that_became_shorter_behind_the_last_row_fails_no_task(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = repetition(cluster)
+    del task.check._reading.keys  # reads the queue of the broker, which ends at 9
+    assert task.check.late_keys({ORDERS[0]: 12}, made_below(5)) == 0
+    assert "whether another attempt sent rows after the check is unknown: queue 0 of topic 'Orders'" in caplog.text
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET])

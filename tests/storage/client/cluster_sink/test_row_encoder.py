@@ -1,4 +1,4 @@
-"""Rows to lanes: queues by number, by key or none, rows that go alone, rows that are refused by row and column."""
+"""Rows to targets: queues by number, by key or none, rows that go alone, rows that are refused by row and column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store.client.cluster_sink.chunks import ChunkMaker, Lane, Rows, Shared
+from rmq_store.client.cluster_sink.chunks import ChunkMaker, Rows, Shared, TargetQueue
 from rmq_store.client.cluster_sink.pipeline import request_of
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncoder
 from rmq_store.errors import UsageError
@@ -57,22 +57,22 @@ BODIES = pa.array([b"0", b"1", b"2", b"3"])
 
 
 def firsts(rows: list[Rows]) -> list[tuple[str, str | None, bytes]]:
-    """Of all rows, lane by lane: topic, queue, body (of one byte)."""
+    """Of all rows, target by target: topic, queue, body (of one byte)."""
     found = []
     for one in rows:
         at = 0
         for size in one.sizes.tolist():
-            queue = one.lane.queue
+            queue = one.target.queue
             place = None if queue is None else f"{queue.broker_name}:{queue.queue_id}"
-            found.append((one.lane.topic, place, one.entries[at + 20 : at + 21].tobytes()))
+            found.append((one.target.topic, place, one.entries[at + 20 : at + 21].tobytes()))
             at += size
     return found
 
 
-def test_rows_without_a_wish_make_one_lane() -> None:
+def test_rows_without_a_wish_make_one_target() -> None:
     topics = Topics()
     (rows,) = encoded({"body": BODIES}, topics)
-    assert (rows.lane, rows.shared, rows.first_row) == (Lane("Orders", None), Shared(0, 0, False), 100)
+    assert (rows.target, rows.shared, rows.first_row) == (TargetQueue("Orders", None), Shared(0, 0, False), 100)
     assert topics.prepared == [(["Orders"], False)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rmq_store.client.delivery.deliver import Delivery, Single
+from rmq_store.client.delivery.request import single_request
 from rmq_store.protocol.errors import (
     MQBrokerError,
     MQClientError,
@@ -18,7 +19,10 @@ from rmq_store.protocol.errors import (
     RemotingTimeoutError,
     SendInDoubtError,
 )
-from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
+
+from ...remoting.cluster.fake_cluster import NAME_SERVER, FakeNet
 
 AWAY = RemotingConnectError("connection refused")
 SILENT = RemotingTimeoutError("no answer")
@@ -192,7 +196,7 @@ def test_only_what_is_in_no_queue_is_sent_again() -> None:
 
 
 def test_a_look_takes_nothing_of_the_budget() -> None:
-    """It has a limit of its own. What it has not found is sent again, and not given up untried."""
+    """The look has a limit of its own. A message that it has not found is sent again before it is given up."""
     brokers = Brokers(a=[SILENT, 0])
     looks = Looks(brokers, lasts_ms=50_000)
     (stored,) = delivery(brokers, 20_000, looks).send_all(to("a"))
@@ -208,3 +212,66 @@ def test_a_look_that_finds_out_nothing_ends_the_call() -> None:
     with pytest.raises(SendInDoubtError):
         delivery(brokers, verifier=SimpleNamespace(stored=stored)).send_all(to("a"))
     assert brokers.asked == ["a"]
+
+
+# -- name servers that fail meanwhile ----------------------------------------------------------------------------------
+
+
+def no(code: int) -> Callable[[RemotingCommand], RemotingCommand]:
+    return lambda command: response_to(command, code, "not now")
+
+
+@pytest.fixture
+def net() -> FakeNet:
+    made = FakeNet()
+    for name in ("a", "b"):
+        made.add_broker(name).create_topic("Orders")
+    return made
+
+
+def orders(*names: str) -> list[Single]:
+    queues = [MessageQueue("Orders", name, 0) for name in names]
+    made = [single_request(FakeNet().cluster(), queue, b"x", "", group="g", born_ms=1) for queue in queues]
+    return [Single(name, command, name, name) for name, command in zip(names, made, strict=True)]
+
+
+def test_a_name_server_that_refuses_takes_no_verdict_away(net: FakeNet) -> None:
+    """Whoever does not answer is asked for at the name servers: their refusal is not that of the broker."""
+    clock = Brokers()
+    looks = Looks(clock, "a")
+
+    def lost(command: RemotingCommand) -> RemotingCommand:
+        clock.now_ms += 60_000  # whatever is known of the broker is old by now
+        net.name_servers[NAME_SERVER].answers += [no(17), no(1), no(1)]
+        raise SILENT
+
+    cluster = net.cluster(timer=clock.timer)
+    cluster.known_route("Orders")
+    net.brokers["a"].processes[0].answers.append(lost)
+    (stored,) = Delivery(cluster, 600_000, looks, sleep=clock.sleep).send_all(orders("a"))
+    assert stored.was_found
+    assert looks.asked == [("a", {"a"})]
+
+
+@pytest.mark.parametrize("refusal", [no(1), no(16), SILENT])
+def test_a_request_whose_broker_cannot_be_asked_for_is_not_stored_and_the_others_are_judged(
+    net: FakeNet, refusal: Any
+) -> None:
+    clock = Brokers()
+    looks = Looks(clock, "a")
+    cluster = net.cluster(timer=clock.timer)
+    cluster.known_route("Orders")
+    net.brokers["a"].processes[0].answers.append(SILENT)
+    submits = cluster.submit_broker
+
+    def submit_broker(name: str, *given: Any) -> Future[RemotingCommand]:
+        if name == "b" and refusals:
+            clock.now_ms += 60_000
+            net.name_servers[NAME_SERVER].answers += [no(17), refusals.pop()]
+        return submits(name, *given)
+
+    refusals = [refusal]
+    cluster.submit_broker = submit_broker  # type: ignore[method-assign]
+    first, second = Delivery(cluster, 600_000, looks, sleep=clock.sleep).send_all(orders("a", "b"))
+    assert (first.was_found, second.was_found) == (True, False)
+    assert looks.asked == [("a", {"a"})], "nothing of b has left this process: no queue is read for it"

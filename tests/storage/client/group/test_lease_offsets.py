@@ -227,7 +227,7 @@ def test_a_young_queue_is_begun_at_its_first_message_as_the_broker_says(net: Fak
     group = make()
     assert group.committed([A0, A1]) == {}
     net.calls.clear()
-    assert group.begins_at_first(A0) and not group.begins_at_first(A1)
+    assert group.starts_at_first_message(A0) and not group.starts_at_first_message(A1)
     assert net.codes() == [14, 14], "asked at once"
 
 

@@ -24,6 +24,7 @@ from rmq_store.protocol.errors import (
     ResponseCode,
 )
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.reliable.outbox.sending import may_have_been_sent
 
 from ..conftest import FakeBackend, Made, fail_all
 
@@ -188,6 +189,54 @@ def test_the_final_error_says_by_its_code_what_was_wrong(
     with pytest.raises(MQClientError) as caught:
         made(cluster).send(MESSAGE)
     assert caught.value.response_code == code
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize("doubt", [RemotingTimeoutError("no answer"), RemotingError("lost"), MQBrokerError(1, "disk")])
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        (RemotingConnectError("refused"), 10001), (MQClientError("not exist"), 10003), (MQBrokerError(14, "stops"), 14),
+        (RemotingTooMuchRequestError("full"), -1), (MQBrokerError(16, "rights"), 16), (MQBrokerError(2, "busy"), 2),
+        (MQBrokerError(1, "org.apache.rocketmq.acl.common.AclException: no"), 1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_may_be_stored_by_an_earlier_try_stays_in_doubt(
+    cluster: FakeBackend, made: Made, doubt: Exception, last: Exception, code: int, is_batch: bool
+) -> None:
+    """A broker that dies: no answer to the first try, no connection for the next ones. Java's code and text stay."""
+    cluster.topics["T"] = {"a": 1}
+    cluster["a"].fail(doubt, last, last)
+    producer = made(cluster)
+    with pytest.raises((MQClientError, MQBrokerError)) as caught:
+        producer.send_batch([MESSAGE, MESSAGE]) if is_batch else producer.send(MESSAGE)
+    assert caught.value.response_code == code
+    assert caught.value.doubt is doubt and may_have_been_sent(caught.value)
+    if code != 2:
+        assert "Send [3] times" in str(caught.value) and caught.value.__cause__ is last
+    cluster["a"].recover()
+    cluster["a"].fail(last, last, last)
+    with pytest.raises((MQClientError, MQBrokerError)) as caught:
+        producer.send(MESSAGE)
+    assert caught.value.doubt is None and not may_have_been_sent(caught.value), "it is the doubt of that send alone"
+
+
+def test_an_answer_that_is_not_retried_keeps_the_doubt_of_the_try_before(cluster: FakeBackend, made: Made) -> None:
+    cluster.topics["T"] = {"a": 1}
+    cluster["a"].fail(RemotingTimeoutError("no answer"), MQBrokerError(1500, "go away", "a", "a:1"))
+    with pytest.raises(MQBrokerError) as caught:
+        made(cluster).send(MESSAGE)
+    assert (caught.value.response_code, caught.value.broker_name, caught.value.address) == (1500, "a", "a:1")
+    assert "CODE: 1500" in str(caught.value) and may_have_been_sent(caught.value)
+
+
+def test_a_budget_that_ends_keeps_the_doubt_of_the_first_try(cluster: FakeBackend, made: Made) -> None:
+    cluster.topics["T"] = {"a": 1}
+    cluster["a"].fail(RemotingTimeoutError("slow"), RemotingConnectError("refused"), latency_ms=1_500)
+    with pytest.raises(RemotingTooMuchRequestError, match="the last try: refused") as caught:
+        made(cluster).send(MESSAGE)
+    assert may_have_been_sent(caught.value)
 
 
 def test_a_cluster_without_brokers_and_a_topic_without_a_route(made: Made, cluster: FakeBackend) -> None:

@@ -25,6 +25,7 @@ from rmq_store.protocol.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
+from rmq_store.reliable.outbox.sending import may_have_been_sent
 
 from ..conftest import FakeBackend, Made, fail_all
 
@@ -63,6 +64,27 @@ def test_an_asynchronous_retry_stays_at_its_broker(cluster: FakeBackend, made: M
         made(cluster).send_async(MESSAGE).result(HANG_S)
     assert len(cluster.sent) == 3
     assert len({(sent.broker_name, sent.queue_id) for sent in cluster.sent}) == 1
+
+
+@pytest.mark.parametrize(
+    "last",
+    [RemotingConnectError("refused"), MQClientError("not exist"), MQBrokerError(14, "stops", "a"),
+     RemotingTooMuchRequestError("full")],
+    ids=str,
+)  # fmt: skip
+def test_what_may_be_stored_by_an_earlier_asynchronous_try_stays_in_doubt(
+    cluster: FakeBackend, made: Made, last: Exception
+) -> None:
+    cluster.topics["T"] = {"a": 1}
+    cluster["a"].fail(RemotingTimeoutError("no answer"), last, last)
+    producer = made(cluster)
+    error = producer.send_async(MESSAGE).exception(HANG_S)
+    assert type(error) is type(last) and str(error) == str(last)
+    assert may_have_been_sent(error)  # type: ignore[arg-type]
+    cluster["a"].recover()
+    cluster["a"].fail(last, last, last)
+    error = producer.send_async(MESSAGE).exception(HANG_S)
+    assert error is last and not may_have_been_sent(last)  # type: ignore[arg-type]
 
 
 @pytest.mark.statement("A15")

@@ -30,7 +30,7 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass
 class Seen:
-    looked_ns: int = 0
+    last_poll_ns: int = 0
 
 
 @dataclass
@@ -89,7 +89,7 @@ def test_a_clock_of_another_container_slows_nobody_down() -> None:
     pace, shared = Pace(), Seen(2 * time.monotonic_ns())
     for _ in range(20):
         assert pace.is_due(shared)
-        shared.looked_ns = 2 * time.monotonic_ns()
+        shared.last_poll_ns = 2 * time.monotonic_ns()
     assert pace.sleep_s() < 2 * SHORT_S
 
 
@@ -98,7 +98,7 @@ def test_the_first_looks_without_a_futex_come_soon_and_ask_nobody() -> None:
     slept = []
     while pace.sleep_s() < SHORT_S / 2:
         slept.append(pace.sleep_s())
-        shared.looked_ns = time.monotonic_ns()
+        shared.last_poll_ns = time.monotonic_ns()
         assert pace.is_due(shared)
     assert slept[0] == FIRST_S
     assert sum(slept) < 2 * SHORT_S

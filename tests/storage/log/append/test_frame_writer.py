@@ -97,7 +97,7 @@ class Takers:
         self.sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in batches])
         numbers = np.arange(len(self.sizes), dtype=np.int64)
         self.frame_writer = FrameWriter(
-            batches, numbers, numbers, 1, has_crc=True, used=self.used, through=self.through
+            batches, numbers, numbers, 1, has_crc=True, on_copied=self.on_copied, through=self.through
         )
         self.order = random.Random(seed)
         self.held: dict[Iterator[Piece], int] = {}
@@ -108,7 +108,7 @@ class Takers:
         """The first row that was not taken, or whose taker is not done with it."""
         return min(self.held.values(), default=self.taken)
 
-    def used(self, source: np.ndarray) -> None:
+    def on_copied(self, source: np.ndarray) -> None:
         self.used_up.append((source.ctypes.data, len(source)))
         assert sum(size for _, size in self.used_up) <= self.sizes[: self.first_open()].sum()
 

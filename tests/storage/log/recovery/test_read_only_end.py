@@ -234,7 +234,7 @@ def test_a_record_of_the_size_of_one_that_was_taken_back_is_seen_by_who_saw_the_
         end = store.log_range()[1]
 
     def die_before_the_end_moves(store: Store) -> None:
-        with patch.object(append_module, "commit", lambda *_: os._exit(9)):
+        with patch.object(append_module.AppendSteps, "__exit__", lambda *_: os._exit(9)):
             store.append(lab.batch(1))
 
     assert lab.in_child(lambda: die_before_the_end_moves(lab.open())) == 9

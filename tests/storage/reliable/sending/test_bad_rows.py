@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from rmq_store import Message
 from rmq_store.client import MQBrokerError, ResponseCode
 from rmq_store.reliable.database.manual_list import ManualEntry, list_entries
-from rmq_store.reliable.desk import manual_work
-from rmq_store.reliable.desk.message_report import report_of
-from rmq_store.reliable.desk.stub_status import STATES, stubs_in
+from rmq_store.reliable.operator import manual_work
+from rmq_store.reliable.operator.message_report import report_of
+from rmq_store.reliable.operator.stub_status import STATES, stubs_in
 from rmq_store.reliable.relay.inboxes import Inboxes
 
 from .cluster import START_MS, World

@@ -117,7 +117,7 @@ def test_a_message_that_waits_for_a_day_among_many_goes_to_people(world: World) 
     assert sum(relay.run_once().manual["stuck"] for _ in range(6)) == len(ids)
 
 
-def test_what_becomes_due_behind_the_place_has_its_turn(world: World) -> None:
+def test_what_becomes_due_behind_the_position_has_its_turn(world: World) -> None:
     """Its sender's clock is late, or somebody has changed its time by hand."""
     ids = waiting(world, 15)
     late, far = sent(world, Message("Late", b"1"), Message("Late", b"2"))
@@ -130,7 +130,7 @@ def test_what_becomes_due_behind_the_place_has_its_turn(world: World) -> None:
     assert {world.stub(each).send_count for each in ids} == {1}
 
 
-def test_places_of_a_clock_that_had_jumped_do_not_count(world: World) -> None:
+def test_positions_of_a_clock_that_had_jumped_do_not_count(world: World) -> None:
     world.clock.advance(365 * DAY_MS)
     ahead = sent(world, Message("Orders", b"y", queue_id=0))
     assert looked_at(world) == 1
@@ -140,7 +140,7 @@ def test_places_of_a_clock_that_had_jumped_do_not_count(world: World) -> None:
     assert looked_at(world) == 5
 
 
-def test_a_dry_run_leaves_the_places(world: World) -> None:
+def test_a_dry_run_leaves_the_positions(world: World) -> None:
     waiting(world, 45)
     relay = world.relay()
     assert [sum(relay.run_once(dry_run=True).waiting.values()) for _ in range(2)] == [NEW, NEW]
@@ -155,7 +155,7 @@ def test_messages_that_became_due_at_one_time_are_each_looked_at_once(world: Wor
         found = read(world.engine, lambda connection: looks.find_looks(connection, world.tables, rules, world.clock()))
         seen += [row.seq for row in found.new]
         with world.engine.begin() as connection:
-            looks.save_places(connection, world.tables, found.after(len(found.new) + len(found.again)))
+            looks.save_progress(connection, world.tables, found.after(len(found.new) + len(found.again)))
     assert seen == sorted(set(seen)) and len(seen) == 45
 
 

@@ -57,12 +57,15 @@ class FakeQueue:
 
 @dataclass
 class FakeProcess:
-    """A broker's process: `down` refuses connections, `silent` gives no answer. It has no message from `end` on."""
+    """A broker's process: `down` refuses connections, `silent` gives no answer. It has no message before `begin`,
+    nor from `end` on.
+    """
 
     broker: FakeBroker
     broker_id: int
     down: bool = False
     silent: bool = False
+    begin: int = 0
     end: int | None = None
     version: int = 500
     suggest: int = 0
@@ -288,7 +291,7 @@ def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
         return _pull(process, command)
     if code in (30, 31):
         queue = broker.queues.get((ext["topic"], int(ext["queueId"])))
-        offset = 0 if queue is None else queue.min_offset if code == 31 else _end(process, queue)
+        offset = 0 if queue is None else max(queue.min_offset, process.begin) if code == 31 else _end(process, queue)
         return response_to(command, 0, ext_fields={"offset": str(-1 if queue is None and code == 31 else offset)})
     if code == 202:
         return _topic_stats(process, command)
@@ -298,7 +301,8 @@ def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
         return response_to(command, 0, body=json.dumps({"table": table | broker.figures}).encode())
     if code == 29:
         queue = broker.queues[ext["topic"], int(ext["queueId"])]
-        later = [at for at in sorted(queue.frames) if 1_700_000_000_000 + at >= int(ext["timestamp"])]
+        first = max(int(ext["timestamp"]) - 1_700_000_000_000, process.begin)
+        later = [at for at in sorted(queue.frames) if at >= first]
         old_end = queue.end if process.version >= 413 else max(queue.end - 1, 0)
         return response_to(command, 0, ext_fields={"offset": str(later[0] if later else old_end)})
     if code in (14, 15):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.cluster_read.places import Places
+from pyspark_rmq.cluster_read.message_locations import MessageLocations
 from rmq_store.client.backend.remote import RemoteBackend
-from rmq_store.client.cluster_retry.originals import OriginalReading, Place
+from rmq_store.client.cluster_retry.originals import MessageLocation, OriginalReading
 from rmq_store.client.delivery.outcome import verdict_of
 from rmq_store.errors import ResponseError, StoreError
 from rmq_store.format.text.host import Host
@@ -53,7 +53,7 @@ def cluster(net: FakeNet) -> Cluster:
 
 def _original(cluster: Cluster) -> Any:
     try:
-        return OriginalReading(cluster, 0, lambda _: None).read([Place("broker-a", 7_000, "id")], 0)
+        return OriginalReading(cluster, 0, lambda _: None).read([MessageLocation("broker-a", 7_000, "id")], 0)
     except MQBrokerError:
         raise
     except ResponseError as error:
@@ -127,34 +127,34 @@ def test_a_slave_shows_a_message_while_its_master_is_busy(net: FakeNet, cluster:
     def busy(command: RemotingCommand) -> RemotingCommand:
         return response_to(command, code, "not now")
 
-    places, master = Places(cluster, PullFilter()), net.brokers["broker-a"].processes[0]
+    locations, master = MessageLocations(cluster, PullFilter()), net.brokers["broker-a"].processes[0]
     master.answers += [busy] * 2
-    assert places.place(QUEUE, 0) is not None
+    assert locations.location(QUEUE, 0) is not None
     assert not cluster.held_off, "tasks go on at the master, with pauses"
-    places.forget()
+    locations.forget()
     net.brokers["broker-a"].refused[11] = code, "not now"
     with pytest.raises(MQBrokerError, match=f"CODE: {code}"):
-        places.place(QUEUE, 0)
+        locations.location(QUEUE, 0)
 
 
 @pytest.mark.parametrize("code", [2, 14, 17])
 def test_a_slave_that_does_not_give_messages_now_is_no_refusal(net: FakeNet, cluster: Cluster, code: int) -> None:
     cluster.known_route("Orders")
-    places, broker = Places(cluster, PullFilter()), RemoteBackend(cluster).brokers()["broker-a"]
+    locations, broker = MessageLocations(cluster, PullFilter()), RemoteBackend(cluster).brokers()["broker-a"]
     net.brokers["broker-a"].refused[11] = (code, "not here")
     with pytest.raises(MQBrokerError):
         broker.pull("g", QUEUE, 0, 32, None)
     if code == 17:
-        assert places.place(QUEUE, 0) is None, "no topic, no message"
+        assert locations.location(QUEUE, 0) is None, "no topic, no message"
     else:
         with pytest.raises(MQBrokerError):
-            places.place(QUEUE, 0)
-    places.forget()
+            locations.location(QUEUE, 0)
+    locations.forget()
     net.brokers["broker-a"].processes[0].down = True
     with pytest.raises(StoreError, match=ADDRESS):
         broker.pull("g", QUEUE, 0, 32, None)
     assert broker.pull("g", QUEUE, 0, 32, None).status is PullStatus.NO_NEW_MSG
-    assert places.place(QUEUE, 0) is None
+    assert locations.location(QUEUE, 0) is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmq_store.protocol.answers import is_away
+from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
 from rmq_store.protocol.errors import (
     MQBrokerError,
     RemotingCommandError,
@@ -156,8 +156,76 @@ def test_a_slave_that_refuses_for_now_does_not_speak_for_its_master(net: FakeNet
     found = gather(cluster, ends_of(cluster, "broker-a"), At.READABLE)
     assert isinstance(found.away["broker-a"], RemotingConnectError)
     slave.answers.append(lambda command: response_to(command, 17, "no topic yet"))
-    late = gather(cluster, ends_of(cluster, "broker-a"), At.READABLE).told["broker-a"]
-    assert late.broker_id == 1 and isinstance(late.error, MQBrokerError) and not late.is_away
+    late = gather(cluster, ends_of(cluster, "broker-a", "broker-b"), At.READABLE)
+    assert isinstance(late.away["broker-a"], RemotingConnectError) and late.told["broker-a"].unknown_at == 1
+    assert late.those_that_answer() == {"broker-b": 3}
+    slave.answers.append(lambda command: response_to(command, 17, "no topic yet"))
+    call = gather(cluster, ends_of(cluster, "broker-a"), At.READABLE).required
+    assert or_before(call, {"broker-a": 7}, "the ends") == {"broker-a": 7}
+
+
+@pytest.mark.parametrize("code", NOT_AT_SLAVE)
+def test_another_slave_is_asked_when_one_that_is_named_does_not_know_it_yet(net: FakeNet, code: int) -> None:
+    broker = net.brokers["broker-a"]
+    broker.processes[2] = FakeProcess(broker, 2, end=4)
+    broker.processes[1].answers.append(lambda command: response_to(command, code, "later"))
+    cluster = net.cluster()
+    told = gather(cluster, ends_of(cluster, "broker-a"), At.READABLE, processes={"broker-a": 1}).told["broker-a"]
+    assert (told.broker_id, told.value) == (2, 4)
+
+
+@pytest.mark.parametrize("slave_count", [1, 2])
+def test_a_slave_that_is_named_and_does_not_know_the_topic_yet_does_not_speak_for_its_master(
+    net: FakeNet, slave_count: int
+) -> None:
+    broker = net.brokers["broker-a"]
+    if slave_count == 2:
+        broker.processes[2] = FakeProcess(broker, 2, end=4)
+    cluster = net.cluster()
+    cluster.known_route("Orders")
+    broker.processes[0].down = True
+    for number in range(1, 1 + slave_count):
+        broker.processes[number].answers.append(lambda command: response_to(command, 17, "no topic yet"))
+    found = gather(cluster, ends_of(cluster, "broker-a"), At.READABLE, processes={"broker-a": 1})
+    assert isinstance(found.away["broker-a"], RemotingConnectError) and found.told["broker-a"].unknown_at is not None
+    broker.processes[0].down = False
+    for number in range(1, 1 + slave_count):
+        broker.processes[number].answers.append(lambda command: response_to(command, 17, "no topic yet"))
+    found = gather(cluster, ends_of(cluster, "broker-a"), At.READABLE, processes={"broker-a": 1})
+    assert found.required() == {"broker-a": 5}
+
+
+def test_the_second_slave_is_asked_when_the_first_does_not_know_the_topic_yet(net: FakeNet) -> None:
+    broker = net.brokers["broker-a"]
+    broker.processes[2] = FakeProcess(broker, 2, end=4)
+    cluster = net.cluster()
+    broker.processes[0].down = True
+    broker.processes[1].answers.append(lambda command: response_to(command, 17, "no topic yet"))
+    told = gather(cluster, ends_of(cluster, "broker-a"), At.READABLE).told["broker-a"]
+    assert (told.broker_id, told.value) == (2, 4)
+
+
+def test_a_slaves_refusal_for_want_of_rights_is_final(net: FakeNet) -> None:
+    cluster = net.cluster()
+    cluster.known_route("Orders")
+    master, slave = net.brokers["broker-a"].processes.values()
+    master.down = True
+    slave.answers.append(lambda command: response_to(command, 16, "no rights"))
+    with pytest.raises(MQBrokerError, match="CODE: 16"):
+        gather(cluster, ends_of(cluster, "broker-a"), At.READABLE).those_that_answer()
+
+
+def test_waiting_goes_on_while_a_slave_does_not_know_the_topic_yet(net: FakeNet) -> None:
+    time = Time()
+    cluster = net.cluster(timer=time)
+    cluster.known_route("Orders")
+    master, slave = net.brokers["broker-a"].processes.values()
+    master.down = True
+    slave.answers.append(lambda command: response_to(command, 17, "no topic yet"))
+    found = waiting(
+        cluster, ends_of(cluster, "broker-a"), 5000, At.READABLE, pause_s=0.2, sleep=time.sleep
+    )
+    assert found.required() == {"broker-a": 2} and time.now_ms == 200
 
 
 def test_the_second_slave_is_asked_when_the_first_does_not_answer(net: FakeNet) -> None:

@@ -147,7 +147,7 @@ def test_lanes_wait_while_answers_before_them_are_missing(net: FakeNet, timer: T
 
     def watched(reader: Any) -> None:
         original(reader)
-        sizes.append(sum(lane.parts_bytes for lane in reader._lanes))
+        sizes.append(sum(slot.parts_bytes for slot in reader._slots))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pulling._RangeReader, "_open_lanes", watched)

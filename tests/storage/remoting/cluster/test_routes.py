@@ -182,6 +182,16 @@ def test_a_broker_is_found_by_its_name_also_when_no_topic_was_asked_for(net: Fak
         cluster.address("broker-a", 7)
 
 
+def test_the_addresses_of_a_broker_that_did_not_answer_may_be_unknown(net: FakeNet) -> None:
+    """Its caller has an error of its own, which says whether the request was carried out."""
+    cluster = net.cluster()
+    net.name_servers[NAME_SERVER].down = True
+    assert cluster.routes.not_reached("broker-a") is None
+    net.name_servers[NAME_SERVER].down = False
+    net.name_servers[NAME_SERVER].answers += [lambda command: response_to(command, 1, "refused")] * 2
+    assert cluster.routes.not_reached("broker-a") is None
+
+
 def test_an_acting_master_is_known_by_the_routes_of_topics_only(net: FakeNet) -> None:
     broker = two_brokers(net).brokers["broker-a"]
     broker.acting = True

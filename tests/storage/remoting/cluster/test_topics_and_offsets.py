@@ -16,6 +16,7 @@ from rmq_store.remoting.admin.scope import ask, masters
 from rmq_store.remoting.admin.topics import delete_route, topic_config
 from rmq_store.remoting.cluster import topics
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At
 from rmq_store.remoting.cluster.groups import create_group
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offset,
@@ -132,6 +133,35 @@ def test_a_slave_that_does_not_know_the_topic_yet_is_asked_for_each_queue(net: F
     assert told.ranges == {B0: QueueRange(0, 3)}
 
 
+@pytest.mark.parametrize("refused", [29, 30, 31])
+def test_a_slave_that_does_not_know_the_topic_yet_leaves_its_broker_away(net: FakeNet, refused: int) -> None:
+    cluster = two_brokers(net)
+    broker = net.brokers["broker-b"]
+    broker.processes[0].down = True
+    cluster.route("Orders")
+    del broker.topics["Orders"]
+    broker.refused[refused] = 17, "topic[Orders] not exist"
+    with pytest.raises(RemotingConnectError, match="broker-b"):
+        search_offset(cluster, B0, 3) if refused == 29 else queue_ranges(cluster, [B0])
+    if refused != 29:
+        (_, told) = ends_at_brokers(cluster, at_brokers([cluster.known_route("Orders")]))
+        assert isinstance(told.error, RemotingConnectError), "it is not deleted"
+        with pytest.raises(RemotingConnectError):
+            topic_stats(cluster, "Orders")
+
+
+def test_a_pull_that_a_slave_cannot_answer_yet_leaves_its_broker_away(net: FakeNet) -> None:
+    """4.x: a time is looked for by pulls."""
+    cluster = two_brokers(net)
+    broker = net.brokers["broker-b"]
+    broker.processes[0].version = broker.processes[1].version = 405
+    cluster.route("Orders")
+    broker.processes[0].down = True
+    broker.refused[11] = 17, "topic[Orders] not exist"
+    with pytest.raises(RemotingConnectError, match="broker-b"):
+        search_offset(cluster, B0, 1_700_000_000_003)
+
+
 def test_the_ranges_of_some_brokers_wait_for_no_other(net: FakeNet) -> None:
     cluster = two_brokers(net)
     for process in net.brokers["broker-b"].processes.values():
@@ -165,6 +195,19 @@ def test_a_slave_tells_the_offset_of_a_time_while_its_master_does_not_answer(net
     cluster.route("Orders")
     master.down = True
     assert search_offset(cluster, A0, 1_700_000_000_003) == 3
+
+
+@pytest.mark.parametrize("version", [405, 500])
+def test_the_offset_of_a_time_may_be_asked_of_the_master_alone(net: FakeNet, version: int) -> None:
+    """A slave that came late tells a later one."""
+    cluster = two_brokers(net)
+    master, slave = net.brokers["broker-a"].processes.values()
+    master.version = slave.version = version
+    slave.begin = 4
+    assert search_offset(cluster, A0, 1_700_000_000_003, At.MASTERS) == 3
+    master.down = True
+    with pytest.raises(RemotingConnectError):
+        search_offset(cluster, A0, 1_700_000_000_003, At.MASTERS)
 
 
 @pytest.mark.parametrize("version", [405, 500])

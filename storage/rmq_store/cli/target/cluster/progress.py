@@ -12,7 +12,7 @@ from rmq_store.cli.target.cluster.queues import topic_ends
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import UsageError, did_you_mean
 from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group
-from rmq_store.late.dataclasses import dataclass
+from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.cluster.cluster import Cluster
