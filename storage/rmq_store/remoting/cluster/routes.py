@@ -306,13 +306,13 @@ class RouteTable:
         """The addresses of a broker that did not answer: asked for again, unless that was done a moment ago. None also
         if the name servers tell nothing: the caller has an error of its own, which says more of its request.
         """
-        if not self._name_servers.may_answer():
-            return self.broker(name)
         oldest_ms = self._timer() - AGAIN_AFTER_MS
         topic = self._shown_by.get(name)
         entry = None if topic is None else self._topics.get(topic)
         try:
-            if topic is not None and (entry is None or entry.asked_at_ms <= oldest_ms):
+            if not self._name_servers.may_answer():
+                _log.info("broker %s does not answer, nor does a name server", name)
+            elif topic is not None and (entry is None or entry.asked_at_ms <= oldest_ms):
                 self.refresh(topic)
             elif topic is None and (self._clusters is None or self._clusters[0] <= oldest_ms):
                 self.clusters(refresh=True)
