@@ -22,10 +22,12 @@ from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
+from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
-from rmq_store.remoting.cluster.groups import group_configs, live_members
+from rmq_store.remoting.cluster.groups import gather_group_configs, gather_members, group_configs, live_members
+from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.cluster.offsets import search_offsets
 from rmq_store.remoting.cluster.pull_request import (
     SQL92,
@@ -46,16 +48,19 @@ from rmq_store.remoting.cluster.queries import (
     query_by_unique_key,
     view_message,
 )
-from rmq_store.remoting.cluster.routes import TopicRoute
+from rmq_store.remoting.cluster.routes import MASTER_ID, TopicRoute
 from rmq_store.remoting.cluster.topics import BrokerEnds, CheckedTopics, TopicAt, at_brokers, ends_at_brokers
-from rmq_store.remoting.questions.answer import is_not_told, lacks_rights
+from rmq_store.remoting.questions.answer import SUCCESS, broker_error, checked, is_not_told, lacks_rights
+from rmq_store.remoting.questions.brokers import ask_runtime_info
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, is_address_server, split_name_servers
 
 __all__ = [
     "CLUSTER_RESULT_SCHEMA",
     "CLUSTER_ROWS_SCHEMA",
+    "MASTER_ID",
     "NOT_AT_SLAVE",
     "SQL92",
+    "SUCCESS",
     "AnswerRequest",
     "At",
     "BatchMemory",
@@ -72,6 +77,7 @@ __all__ = [
     "MQBrokerError",
     "MessageQueue",
     "PipelineSettings",
+    "Probes",
     "PullAnswer",
     "PullFilter",
     "PullRequests",
@@ -79,6 +85,7 @@ __all__ = [
     "Question",
     "QueueRange",
     "RemoteBackend",
+    "RemotingCommand",
     "RemotingError",
     "ResponseCode",
     "SendBackReport",
@@ -96,13 +103,18 @@ __all__ = [
     "WritePart",
     "answer_batches",
     "answer_of",
+    "ask_runtime_info",
     "at_brokers",
+    "broker_error",
+    "checked",
     "compile_selector",
     "ends_at_brokers",
     "evaluates_no_sql92",
     "frame_columns",
     "frames_of_answer",
     "gather",
+    "gather_group_configs",
+    "gather_members",
     "group_configs",
     "is_address_server",
     "is_away",

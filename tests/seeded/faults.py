@@ -195,7 +195,7 @@ FAULTS: Final = (
     # -- batches and offsets
     Fault(
         "A batch fails, or the driver is killed.", f"{_K}/read/stream_reader.py",
-        "        self._complete(plan.begin, ranges)\n",
+        "        self._complete(plan.begin, ranges, away)\n",
         "        self._complete(moved(plan.begin, plan.available), ranges)\n",
         f"{_C}/read/test_stream_planning.py::test_offsets_are_committed_when_the_start_moves_and_never_ahead_of_it",
     ),
@@ -207,14 +207,14 @@ FAULTS: Final = (
     ),
     Fault(
         "The query ends before it has asked for the next batch.", f"{_K}/read/stream_reader.py",
-        "        self._complete(plan.begin, ranges)\n",
+        "        self._complete(plan.begin, ranges, away)\n",
         "",
         f"{_C}/read/test_source_spark.py::test_with_trigger_once_the_next_run_commits_the_batch",
     ),
     Fault(
         "A topic is no longer subscribed when the query starts again.", f"{_K}/read/stream_reader.py",
-        "for queue, offset in position.next.items() if queue in ranges})",
-        "for queue, offset in position.next.items()})",
+        "for queue, offset in position.next.items() if queue in ranges or queue in away}",
+        "for queue, offset in position.next.items()}",
         f"{_C}/read/test_stream_continuity.py::test_a_group_goes_on_without_a_topic_that_was_unsubscribed_or_deleted",
     ),
     Fault(
@@ -310,9 +310,9 @@ FAULTS: Final = (
         f"{_C}/read/test_stream_stores.py::test_a_store_that_is_replaced_under_a_running_stream_is_noticed_at_the_next_look",
     ),
     Fault(
-        "Files are replaced in place", f"{_K}/read/stream_reader.py",
-        "compares = position not in self._checked or not loss_detection.has_all(store, position, ranges)",
-        "compares = position not in self._checked",
+        "Files are replaced in place", f"{_K}/read/loss_detection.py",
+        "if unknown is None or not has_all(store, position, ranges):",
+        "if unknown is None:",
         f"{_C}/read/test_stream_stores.py::test_files_that_are_replaced_where_they_lie_under_a_running_stream_are_noticed",
     ),
     Fault(

@@ -34,11 +34,13 @@ class SameCluster:
 @dataclass(frozen=True, slots=True)
 class ClusterLocation:
     """The cluster that options name. All tasks of a process share its connections. `sql92` is a condition that brokers
-    may evaluate. A query's losses are in its log only: there is no directory for a report.
+    may evaluate. With `goes_on` plans go on without brokers that are away (`ClusterReader`). A query's losses are in
+    its log only: there is no directory for a report.
     """
 
     options: ClusterOptions
     sql92: str | None = None
+    goes_on: bool = False
     index_is_exact: ClassVar[bool] = False
     queues_turn_up_late: ClassVar[bool] = True
 
@@ -62,8 +64,9 @@ class ClusterLocation:
         options = self.options
         cluster = take(options)
         return ClusterReader(
-            cluster, pull_group=options.pull_group, sql92=self.sql92, on_close=lambda: give_back(options)
-        )
+            cluster, pull_group=options.pull_group, sql92=self.sql92, goes_on=self.goes_on,
+            on_close=lambda: give_back(options),
+        )  # fmt: skip
 
     def open_to_commit(self, group: str) -> ClusterReader:
         """As `StoreLocation.open_to_commit`."""
@@ -92,22 +95,23 @@ class ClusterLocation:
         setting of its own.
 
         Raises:
-            RemotingError: a broker does not answer, and no other tells it. MQBrokerError: a broker refuses.
+            RemotingError: a broker does not answer, and no other tells it. MQBrokerError: a broker refuses, or is busy,
+                and no other tells it.
         """
         from rmq_store import SubscriptionGroup
-        from rmq_store.cluster import MQBrokerError, RemotingError, group_configs, is_not_told
+        from rmq_store.cluster import MQBrokerError, RemotingError, group_configs, is_away, is_not_told
 
         with self.open_to_read() as reader:
             cluster = reader.cluster
             wire_name = cluster.wire_group(group)
-            away: RemotingError | None = None
+            away: RemotingError | MQBrokerError | None = None
             for broker_name in cluster.broker_names():
                 try:
                     config = group_configs(cluster, broker_name).get(wire_name)
                 except (MQBrokerError, RemotingError) as error:
-                    if isinstance(error, RemotingError):
+                    if is_away(error):
                         away = away or error
-                    elif not is_not_told(error):
+                    elif isinstance(error, RemotingError) or not is_not_told(error):
                         raise
                     _log.info("group %r: its settings are not known at broker %r: %s", group, broker_name, error)
                     continue
@@ -124,8 +128,11 @@ class ClusterLocation:
         return StoreConfig().retry_delays_ms()
 
     def is_consuming(self, group: str) -> bool:
-        """As `StoreLocation.is_consuming`: whether the group has live members."""
-        from rmq_store.cluster import live_members
+        """As `StoreLocation.is_consuming`: whether the group has live members. It may have them at masters that are
+        away.
+        """
+        from rmq_store.cluster import gather_members
 
         with self.open_to_read() as reader:
-            return bool(live_members(reader.cluster, group))
+            found = gather_members(reader.cluster, group)
+            return any(found.those_that_answer().values()) or bool(found.away)

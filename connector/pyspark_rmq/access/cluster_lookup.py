@@ -114,7 +114,12 @@ def redriven_letters(cluster: Cluster, group: str, pull_group: str) -> dict[Brok
 
 
 def group_names(cluster: Cluster) -> list[str]:
-    """The groups of the namespace that any broker knows, sorted, without it (201)."""
-    from rmq_store.cluster import group_configs
+    """The groups of the namespace that any broker knows, sorted, without it (201). Raises as `find_rows`; by a `Look`
+    brokers that are away are left out.
+    """
+    from pyspark_rmq.cluster_read.look import Look
+    from rmq_store.cluster import gather_group_configs
 
-    return cluster.plain_names(group for broker in cluster.broker_names() for group in group_configs(cluster, broker))
+    gathered = gather_group_configs(cluster)
+    found = gathered.those_that_answer() if isinstance(cluster, Look) else gathered.required()
+    return cluster.plain_names(group for configs in found.values() for group in configs)

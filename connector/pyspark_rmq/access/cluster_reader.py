@@ -3,25 +3,47 @@
 
 Calls are few: ends of queues come by one request per broker and topic at most, once per `refresh`; all else answers
 from what is known. A `refresh` right after one that found news asks nobody: Spark plans with those news in three calls.
+
+With `goes_on` a plan goes on without brokers that are away. The ways of an answer:
+
+    planned       begins a `Look`, without the brokers that `Outages` knows to be away; all questions go through it
+    refresh       asks for ends. Ends of brokers that are away stay in `KnownEnds`, to be compared with later
+    queue_ranges, ranges, committed_offsets      leave out the queues of brokers that are away
+    away          tells the caller which these are: positions in their queues stay as they are
+    planned       begins again if a broker has gone in between; hands what it has found to `Outages`
+
+Without it a broker that is away ends a call with its error, and known ends stay as unsure ones.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
 
 from pyspark_rmq.access.cluster_lookup import ClusterRows, find_rows, group_names, redriven_letters
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
 from pyspark_rmq.cluster_read.known_ends import LOOK_MS_MAX, KnownEnds
+from pyspark_rmq.cluster_read.look import BrokerError, Look
 from pyspark_rmq.cluster_read.message_locations import MessageLocations
+from pyspark_rmq.cluster_read.outages import Outages
 from pyspark_rmq.cluster_read.range_reader import RangeReader, queue_of
 from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import Cluster, GroupLease, PullFilter, search_offsets
+from rmq_store.cluster import (
+    Cluster,
+    GroupLease,
+    MessageQueue,
+    MQBrokerError,
+    PullFilter,
+    QueueRange,
+    RemotingError,
+    is_away,
+    search_offsets,
+)
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.real_time import monotonic
 
@@ -33,6 +55,9 @@ if TYPE_CHECKING:
 
 # With news Spark asks for the plan of the batch within this time.
 PLANNING_MS: Final = 100.0
+_NOBODY: Final[Mapping[str, BrokerError]] = MappingProxyType({})
+
+Planned = TypeVar("Planned")
 
 
 class ClusterReader:
@@ -51,22 +76,28 @@ class ClusterReader:
         *,
         pull_group: str = "",
         sql92: str | None = None,
+        goes_on: bool = False,
         on_close: Callable[[], None] = lambda: None,
         timer_ms: Callable[[], float] = lambda: monotonic() * 1000,
     ) -> None:
         self._cluster = cluster
         self._pull_group = pull_group
         pulls = PullFilter(group=pull_group) if pull_group else PullFilter()
-        self._locations = MessageLocations(cluster, pulls)
+        self._look = Look(cluster) if goes_on else None
+        self._outages = Outages(cluster)
+        self._unrouted: set[Queue] = set()
+        # The cluster that plans ask.
+        self._asked = asked = cluster if self._look is None else self._look
+        self._locations = MessageLocations(asked, pulls)
         self._ranges = RangeReader(cluster, pulls.group, sql92)
         self._on_close: Callable[[], None] | None = on_close
         self._timer_ms = timer_ms
         self._identity = ""
-        self._ends = KnownEnds(cluster)
+        self._ends = KnownEnds(asked)
         self._polled_ms = -LOOK_MS_MAX
         self._found_news = False
-        self._topics = TopicList(cluster)
-        self._required = RequiredBrokers(cluster)
+        self._topics = TopicList(asked)
+        self._required = RequiredBrokers(asked)
         self._group: GroupLease | None = None
 
     @property
@@ -79,13 +110,15 @@ class ClusterReader:
     @property
     def identity(self) -> str:
         """`cluster:<names>`: the clusters, with commas, whose brokers have the topics that were asked for; all that the
-        name servers know before any was. Name servers and brokers come and go, the name of a cluster stays.
+        name servers know before any was; "" if they know none yet. Name servers and brokers come and go, the name of a
+        cluster stays.
         """
-        routes = [self._cluster.route(topic) for topic in self._ends.topics]
+        routes = [self._asked.route(topic) for topic in self._ends.topics]
         found = {broker.cluster for route in routes if route for broker in route.brokers.values() if broker.cluster}
         if found:
             self._identity = ",".join(sorted(found))
-        return f"cluster:{self._identity or self._cluster.name}"
+        name = self._identity or self._cluster.name
+        return f"cluster:{name}" if name else ""
 
     @property
     def clock(self) -> Callable[[], int]:
@@ -109,6 +142,27 @@ class ClusterReader:
         if self._group is not None:
             self._group.hold_before_planning(self._ends.masters())
 
+    def planned(self, plan: Callable[[], Planned]) -> Planned:
+        """See `Brokers.planned`."""
+        look = self._look
+        if look is None:
+            return plan()
+        before, self._unrouted = set(look.away), set()
+        look.begin(self._outages.not_back(self._timer_ms()))
+        if back := before.difference(look.away):
+            self._polled_ms = -LOOK_MS_MAX
+            self._ends.forget_quiet(back)
+        try:
+            while True:
+                away = set(look.away)
+                try:
+                    return plan()
+                except (RemotingError, MQBrokerError) as error:
+                    if not is_away(error) or away >= look.away.keys():
+                        raise
+        finally:
+            self._outages.found(look.silent, self._timer_ms())
+
     def topics(self) -> Mapping[str, object]:
         """All topics of the namespace by name, at most 30 s old; the same object as long as nothing changed."""
         return self._topics.all(self._timer_ms())
@@ -124,14 +178,18 @@ class ClusterReader:
         return {}
 
     def version(self) -> Hashable:
-        """A number that grows with each change that `refresh` has found."""
-        return self._ends.changes + self._topics.changes
+        """Another value after each change that `refresh` has found, and for other brokers that are away."""
+        return self._ends.changes + self._topics.changes, frozenset(self.away())
 
     def is_still(self, version: Hashable) -> bool:
         """True as long as the next `refresh` would ask nobody."""
         return version == self.version() and self._timer_ms() - self._polled_ms < self._ends.interval_ms()
 
     # -- brokers ------------------------------------------------------------------------------------------------------
+
+    def away(self) -> Mapping[str, BrokerError]:
+        """See `Brokers.away`; none if the reader does not go on without them."""
+        return _NOBODY if self._look is None else self._look.away
 
     def require_brokers(self, names: Sequence[str], topics: Collection[str]) -> None:
         """Return if these brokers are there. Those whose masters told ends at the last look are not asked again.
@@ -146,6 +204,11 @@ class ClusterReader:
         now = {topic: {queue_id.broker_name for queue_id in self._ends.of(topic).all} for topic in known}
         return KnownBrokers.of(self._cluster).missing(self._cluster, now, known)
 
+    def untold(self, queues: Iterable[Queue]) -> set[Queue]:
+        """See `Brokers.untold`."""
+        away = self.away()
+        return {queue for queue in queues if queue.queue_id.broker_name in away or queue in self._unrouted}
+
     # -- queues -------------------------------------------------------------------------------------------------------
 
     def queue_ranges(self, topic: str) -> Mapping[BrokerQueueId, BrokerRange]:
@@ -155,24 +218,33 @@ class ClusterReader:
             UnknownTopicError: no broker has the topic.
             TopicKindError: its queues are kept in another way (batch queues, compaction, static, LMQ).
         """
-        return self._ends.of(topic).open
+        found, away = self._ends.of(topic).open, self.away()
+        return {queue_id: limits for queue_id, limits in found.items() if queue_id.broker_name not in away}
 
     def ranges(self, queues: Iterable[Queue]) -> dict[Queue, Range]:
-        """Each of these queues, also one that is not open for reading; empty if no broker tells of it."""
-        return {queue: self._ends.range_of(queue.topic, queue.queue_id) for queue in queues}
+        """Each of these queues, also one that is not open for reading; without those that are `untold`, and those whose
+        broker says that it does not have the topic.
+        """
+        away = self.away()
+        found = self._ends.ranges_of([queue for queue in queues if queue.queue_id.broker_name not in away])
+        if self._look is not None:
+            # A broker that is back answers before name servers show it: whether a queue is open is not known yet.
+            self._unrouted |= {queue for queue in found if not self._ends.shows(queue)}
+        untold = self.untold(found)
+        return {queue: limits for queue, limits in found.items() if queue not in untold}
 
     def offset_by_time(self, topic: str, queue_id: BrokerQueueId, timestamp_ms: int) -> int:
         """The first message stored at `timestamp_ms` or later; the end of the queue if there is none (29). It is known
         until the next look at the brokers.
         """
-        return self._locations.offset_by_time(queue_of(topic, queue_id), timestamp_ms, self._ends.queues)
+        return self._locations.offset_by_time(queue_of(topic, queue_id), timestamp_ms, self._queues)
 
     def offsets_by_time(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
         """As `offset_by_time`, of queues with a time each. Those of one time are asked for together, and no others."""
         found: dict[Queue, int] = {}
         for time_ms in sorted(set(times_ms.values())):
             asked = {queue_of(*queue): queue for queue in times_ms if times_ms[queue] == time_ms}
-            offsets = search_offsets(self._cluster, sorted(asked), time_ms)
+            offsets = search_offsets(self._asked, sorted(asked), time_ms)
             found |= {asked[queue]: offset for queue, offset in offsets.items()}
         return found
 
@@ -187,7 +259,7 @@ class ClusterReader:
         """When a message was stored, ms. OffsetOutOfRangeError: it is not there."""
         location = self._locations.location(queue_of(topic, queue_id), queue_offset)
         if location is None:
-            limits = self._ends.range_of(topic, queue_id)
+            limits = self.ranges([Queue(topic, queue_id)]).get(Queue(topic, queue_id), QueueRange(0, 0))
             raise OffsetOutOfRangeError(
                 f"message {queue_offset} of {topic}-{queue_id} is not there", queue_offset,
                 limits.min_offset, limits.max_offset,
@@ -229,7 +301,7 @@ class ClusterReader:
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, BrokerQueueId], int]:
         """The offsets that the group has committed in the topics that were asked for, by (topic, queue id) (14)."""
-        found = self._of_group(group).committed(self._ends.queues())
+        found = self._of_group(group).committed(self._queues())
         return {
             (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)): offset for queue, offset in found.items()
         }
@@ -240,7 +312,7 @@ class ClusterReader:
 
     def known_groups(self) -> list[str]:
         """The groups that any broker knows (201)."""
-        return group_names(self._cluster)
+        return group_names(self._asked)
 
     def commit_offsets(self, group: str, offsets: Mapping[tuple[str, BrokerQueueId], int]) -> None:
         """Commit these queues at their masters; on return the brokers have them (15 with an answer).
@@ -248,6 +320,7 @@ class ClusterReader:
         Raises:
             MQBrokerError: a broker refuses; the others have committed. RemotingError: a master does not answer.
         """
+        self._of_group(group).are_away(self.away())
         self._of_group(group).commit({queue_of(*queue): offset for queue, offset in offsets.items()})
 
     def lease(self, group: str, topic: str, owner: str) -> Lease:
@@ -256,8 +329,12 @@ class ClusterReader:
 
     def _of_group(self, group: str) -> GroupLease:
         if self._group is None or self._group.name != group:
-            self._group = GroupLease(self._cluster, group, instead="set commitOffsets=false")
+            self._group = GroupLease(self._cluster, group, asks=self._asked, instead="set commitOffsets=false")
         return self._group
+
+    def _queues(self) -> list[MessageQueue]:
+        away = self.away()
+        return [queue for queue in self._ends.queues() if queue.broker_name not in away]
 
     # -- its life -----------------------------------------------------------------------------------------------------
 

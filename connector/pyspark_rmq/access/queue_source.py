@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from pyspark_rmq.position.planning import QueueSlice, Range
 from pyspark_rmq.position.position import Queue
@@ -25,6 +25,8 @@ from pyspark_rmq.position.queue_ids import QueueId
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+Planned = TypeVar("Planned")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,6 +238,21 @@ class DelayedMessages(Protocol):
 class Brokers(Protocol):
     """The messages are at brokers, which may be away."""
 
+    def planned(self, plan: Callable[[], Planned]) -> Planned:
+        """The result of `plan`, which asks through this source. It begins again if a broker goes while it runs: so it
+        must be one that may be repeated.
+        """
+
+    def away(self) -> Mapping[str, Exception]:
+        """The brokers that have not answered in the plan of now, each with the reason. None of their queues has a range
+        in it.
+        """
+
+    def untold(self, queues: Iterable[Queue]) -> set[Queue]:
+        """Those of the queues of which nothing is known in the plan of now: their brokers are away, or no name server
+        shows them with the topic yet. They are not empty, not closed, not deleted. Nobody is asked: `ranges` has asked.
+        """
+
     def require_brokers(self, names: Sequence[str], topics: Collection[str]) -> None:
         """Return if these brokers are there. `topics` are those that are read. Raises `BrokerAwayError`."""
 
@@ -243,3 +260,8 @@ class Brokers(Protocol):
         """By topic the brokers that are away: that had queues of it, as `known`, this process or a name server say, and
         that no name server has among its brokers now.
         """
+
+
+def held(store: QueueSource, queues: Iterable[Queue]) -> set[Queue]:
+    """Those of the queues of which nothing is known now: their positions are held (`Brokers.untold`)."""
+    return store.untold(queues) if isinstance(store, Brokers) else set()

@@ -18,6 +18,7 @@ from pyspark_rmq.access.cluster_location import ClusterLocation
 from pyspark_rmq.access.queue_source import QueueSource
 from pyspark_rmq.access.spark_worker import spare_modules
 from pyspark_rmq.access.store_pool import DirectoryIdentity, pooled
+from pyspark_rmq.options.option_table import FAIL
 from pyspark_rmq.options.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -224,5 +225,5 @@ class StoreDirectory:
 def location_of(options: SourceOptions) -> StoreLocation:
     """The location that the options of a read name."""
     if options.cluster is not None:
-        return ClusterLocation(options.cluster, options.sql92)
+        return ClusterLocation(options.cluster, options.sql92, goes_on=options.on_broker_away != FAIL)
     return StoreDirectory(options.path, options.broker_name, options.commit_log_paths, options.enable_lmq)

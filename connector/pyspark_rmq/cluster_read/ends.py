@@ -6,6 +6,12 @@
     broker has left the route     the same: name servers drop a broker whose master is gone at once
     broker says that the topic is not there, or the broker is there and its route lacks the topic: the queues are gone
 
+In a plan of a stream (`Look`) no more is concluded from routes, and nothing that is not told is an error:
+
+    broker has left the route     it is asked all the same: only the broker says that its queues are gone (17)
+    nobody answers, or it is busy what is known stays here for the next time; the plan leaves it out (`Look.away`)
+    all brokers say 17            the topic is gone, as soon as no name server has a route of it
+
 Source: AdminBrokerProcessor.java (getTopicStatsInfo), RouteInfoManager.java (onChannelDestroy).
 """
 
@@ -13,9 +19,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pyspark_rmq.cluster_read.look import Look
 from pyspark_rmq.position.planning import UnsureRange
+from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import (
     BrokerEnds,
@@ -38,10 +46,13 @@ BrokerRange = QueueRange | UnsureRange
 
 @dataclass(frozen=True, slots=True)
 class TopicEnds:
-    """The queues of one topic, sorted: those that may be read (`open`), and all that its brokers have (`all`)."""
+    """The queues of one topic, sorted: those that may be read (`open`), and all that its brokers have (`all`).
+    `routed`: the brokers of the route with which they were asked for.
+    """
 
     open: Mapping[BrokerQueueId, BrokerRange]
     all: Mapping[BrokerQueueId, BrokerRange]
+    routed: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def ends_of_topics(cluster: Cluster, topics: Collection[str], known: Mapping[str, TopicEnds]) -> dict[str, TopicEnds]:
@@ -51,7 +62,7 @@ def ends_of_topics(cluster: Cluster, topics: Collection[str], known: Mapping[str
         MQBrokerError: a broker refuses.
         RemotingError: neither master nor slave of a broker answers, and nothing is known of it.
     """
-    routes = {topic: cluster.route(topic) for topic in topics}
+    routes = cluster.routes_of(topics, len(topics))
     return ends_by_routes(cluster, routes, known, at_brokers(route for route in routes.values() if route is not None))
 
 
@@ -61,14 +72,24 @@ def ends_by_routes(
     known: Mapping[str, TopicEnds],
     asked: Sequence[TopicAt],
 ) -> dict[str, TopicEnds]:
-    """As `ends_of_topics`; only `asked` are asked for now, and the others are as they are `known`."""
+    """As `ends_of_topics`; only `asked` are asked for now, and the others are as they are `known`. A `Look` also asks
+    the brokers that have left the routes.
+    """
+    in_plan = isinstance(cluster, Look)
+    lost = {
+        topic: _lost_brokers(cluster, known[topic], () if route is None else route.queues)
+        for topic, route in routes.items()
+        if topic in known
+    }
+    if in_plan:
+        asked = [*asked, *(_at_lost(topic, name, known[topic]) for topic in lost for name in sorted(lost[topic]))]
     answers: dict[str, list[BrokerEnds]] = {topic: [] for topic in routes}
     for told in ends_at_brokers(cluster, asked):
         answers[told.asked.topic].append(told)
     ends: dict[str, TopicEnds] = {}
     for topic, route in routes.items():
         before = known.get(topic)
-        if route is None and (before is None or not _lost_brokers(cluster, before, ())):
+        if route is None and not lost.get(topic):
             continue
         found: dict[BrokerQueueId, BrokerRange] = {}
         for told in answers[topic]:
@@ -76,20 +97,41 @@ def ends_by_routes(
         if before is not None and route is not None:
             quiet = set(route.queues) - {told.asked.broker_name for told in answers[topic]}
             found |= {queue_id: limits for queue_id, limits in before.all.items() if queue_id.broker_name in quiet}
-        if before is not None:
-            lost = _lost_brokers(cluster, before, () if route is None else route.queues)
-            found |= _kept(before, lost)
+        if before is not None and not in_plan:
+            found |= _kept(before, lost[topic])
+        if isinstance(cluster, Look) and answers[topic] and all(map(_says_unknown, answers[topic])):
+            cluster.forget_route(topic)
         open_queues = _open(route, before, found)
-        ends[topic] = TopicEnds(dict(sorted(open_queues.items())), dict(sorted(found.items())))
+        ends[topic] = TopicEnds(
+            dict(sorted(open_queues.items())),
+            dict(sorted(found.items())),
+            frozenset(() if route is None else route.queues),
+        )
     return ends
 
 
-def range_of_queue(cluster: Cluster, topic: str, queue_id: BrokerQueueId) -> BrokerRange:
-    """The range of one queue, which its broker may list neither for readers nor for writers; empty if it has no such
-    topic. Raises as `ends_of_topics`.
+def ranges_at_brokers(cluster: Cluster, queues: Collection[Queue]) -> dict[Queue, BrokerRange]:
+    """The ranges of queues, as their brokers tell them whatever is in the routes: also of queues that they list neither
+    for readers nor for writers. A queue is left out if its master does not have the topic; by a `Look` also while its
+    broker is away.
+
+    Raises as `ends_of_topics`.
     """
-    (told,) = ends_at_brokers(cluster, [TopicAt(topic, queue_id.broker_name, queue_id.queue_id + 1)])
-    return _of_broker(cluster, told, None).get(queue_id, QueueRange(0, 0))
+    counts: dict[tuple[str, str], int] = {}
+    for topic, queue_id in queues:
+        at = topic, queue_id.broker_name
+        counts[at] = max(counts.get(at, 0), queue_id.queue_id + 1)
+    ranges: dict[Queue, BrokerRange] = {}
+    for told in ends_at_brokers(cluster, [TopicAt(*at, count) for at, count in counts.items()]):
+        found = _of_broker(cluster, told, None)
+        ranges |= {Queue(told.asked.topic, queue_id): limits for queue_id, limits in found.items()}
+    return {queue: ranges[queue] for queue in queues if queue in ranges}
+
+
+def _at_lost(topic: str, broker_name: str, known: TopicEnds) -> TopicAt:
+    """The question to a broker that has left the route, for the queues that it had."""
+    count = max(queue_id.queue_id + 1 for queue_id in known.all if queue_id.broker_name == broker_name)
+    return TopicAt(topic, broker_name, count)
 
 
 def _of_broker(
@@ -97,14 +139,15 @@ def _of_broker(
 ) -> dict[BrokerQueueId, BrokerRange]:
     topic, broker_name, _ = told.asked
     error = told.error
-    is_absent = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
+    in_plan = isinstance(cluster, Look)
     if error is not None and (is_away(error) or not told.of_master):
         # Nobody answers, or the broker is busy; or only a slave, which learns of a topic up to 60 s late.
         kept = {} if before is None else _kept(before, {broker_name})
-        if kept:
-            _log.warning("the ends of %s at broker %s are not known now: %s", topic, broker_name, error)
+        if kept or (in_plan and is_away(error)):
+            level = logging.DEBUG if in_plan else logging.WARNING  # of a plan its reader tells it once
+            _log.log(level, "the ends of %s at broker %s are not known now: %s", topic, broker_name, error)
             return kept
-    if is_absent:
+    if isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST:
         return {}
     kind = QueueRange if told.of_master and not _is_acting(cluster, broker_name) else UnsureRange
     return {
@@ -113,14 +156,25 @@ def _of_broker(
     }
 
 
+def _says_unknown(told: BrokerEnds) -> bool:
+    """Whether the broker says that it does not have the topic. Its slave may only not know it yet."""
+    error = told.error
+    is_unknown = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
+    return is_unknown and told.of_master
+
+
 def _is_acting(cluster: Cluster, broker_name: str) -> bool:
     broker = cluster.routes.broker(broker_name)
     return broker is not None and broker.acting_enabled
 
 
 def _lost_brokers(cluster: Cluster, before: TopicEnds, present: Iterable[str]) -> set[str]:
-    """Brokers that had queues of the topic, and that no name server knows now."""
+    """Brokers that had queues of the topic, and that no name server knows now; of a `Look` those that are not in the
+    route, whatever the reason.
+    """
     missing = {queue_id.broker_name for queue_id in before.all} - set(present)
+    if isinstance(cluster, Look):
+        return missing
     return {name for name in missing if cluster.routes.broker(name) is None}
 
 

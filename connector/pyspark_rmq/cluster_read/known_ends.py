@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Final
 
 from pyspark_rmq.cluster_read.ends import (
@@ -10,12 +10,12 @@ from pyspark_rmq.cluster_read.ends import (
     TopicEnds,
     ends_by_routes,
     ends_of_topics,
-    range_of_queue,
+    ranges_at_brokers,
     unknown_topic,
 )
 from pyspark_rmq.cluster_read.log_figures import LogFigures
 from pyspark_rmq.cluster_read.range_reader import queue_of
-from pyspark_rmq.position.queue_ids import BrokerQueueId
+from pyspark_rmq.position.position import Queue
 from rmq_store.cluster import CheckedTopics, Cluster, MessageQueue, QueueRange, TopicAt, at_brokers
 
 # Spark asks an idle query about 95 times a second. With few topics each look asks for all of them, one request every
@@ -74,17 +74,34 @@ class KnownEnds:
             self.changes += 1
         return ends
 
-    def range_of(self, topic: str, queue_id: BrokerQueueId) -> BrokerRange:
-        """The range of one queue. A queue that its broker lists neither for readers nor for writers is asked for by
-        itself: after readQueueNums was lowered it still has its messages. Empty if no broker tells of it.
+    def ranges_of(self, queues: Iterable[Queue]) -> dict[Queue, BrokerRange]:
+        """The ranges of these queues. Those that are not known are asked for by themselves, at their brokers: after
+        readQueueNums was lowered a queue still has its messages. A queue without an entry is not told
+        (`ranges_at_brokers`).
         """
-        known = self.of(topic).all.get(queue_id)
-        if known is not None:
-            return known
-        route = self._cluster.route(topic)
-        if route is None or queue_id.broker_name not in route.queues:
-            return QueueRange(0, 0)
-        return range_of_queue(self._cluster, topic, queue_id)
+        known: dict[Queue, BrokerRange] = {}
+        others: list[Queue] = []
+        for queue in queues:
+            if queue.topic not in self._ends and self._cluster.route(queue.topic) is not None:
+                self.of(queue.topic)
+            ends = self._ends.get(queue.topic)
+            limits = None if ends is None else ends.all.get(queue.queue_id)
+            if limits is None:
+                others.append(queue)
+            else:
+                known[queue] = limits
+        return known | (ranges_at_brokers(self._cluster, others) if others else {})
+
+    def shows(self, queue: Queue) -> bool:
+        """Whether the ends of the topic tell if the queue is open: they have it, or were asked for with a route that
+        has its broker.
+        """
+        ends = self._ends.get(queue.topic)
+        return ends is not None and (queue.queue_id in ends.all or queue.queue_id.broker_name in ends.routed)
+
+    def forget_quiet(self, broker_names: Collection[str]) -> None:
+        """Ask these brokers at the next look, whatever their figures say: they are back."""
+        self._asked_of = {at: count for at, count in self._asked_of.items() if at[1] not in broker_names}
 
     def ask_again(self, now_ms: float) -> bool:
         """Ask the brokers of all topics for what may have changed, and return whether there is news."""
@@ -99,7 +116,7 @@ class KnownEnds:
         if not self._is_wide:
             self._asked_of, self.requests_of_look = {}, 0
             return ends_of_topics(self._cluster, self._ends, self._ends)
-        routes = self._cluster.routes.routes(self._ends, ROUTES_AT_ONCE)
+        routes = self._cluster.routes_of(self._ends, ROUTES_AT_ONCE)
         all_at = at_brokers(route for route in routes.values() if route is not None)
         quiet = self._figures.quiet(sorted({one.broker_name for one in all_at}), now_ms)
         # One that is new, or whose queues were opened, is asked whatever the figure.

@@ -18,6 +18,7 @@ from rmq_store.cluster import (
     PullSource,
     Question,
     RemotingError,
+    ResponseCode,
     answer_batches,
     answer_of,
     gather,
@@ -80,7 +81,9 @@ class MessageLocations:
                 if source.broker_id == 0 and is_away(error):
                     answer = self._while_busy(queue, queue_offset)
                     break
-                if source.broker_id == 0 or error.response_code not in NOT_AT_SLAVE:
+                # Nor is a message there of a topic that the master does not have (any more).
+                gone = (ResponseCode.TOPIC_NOT_EXIST,) if source.broker_id == 0 else NOT_AT_SLAVE
+                if error.response_code not in gone:
                     raise
                 return None
         if not answer.frames:

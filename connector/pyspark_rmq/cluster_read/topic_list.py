@@ -1,11 +1,19 @@
-"""Lists the topics of a cluster, in few calls to the name servers."""
+"""Lists the topics of a cluster, in few calls to the name servers.
+
+Name servers that do not answer, or that refuse because they have just begun, change nothing that is known. One that has
+just begun may list few topics: of those that a stream reads its position knows (`starting_offsets.subscribed`).
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
-from rmq_store.cluster import Cluster, MQBrokerError, ResponseCode
+from pyspark_rmq.cluster_read.look import tells_nothing
+from rmq_store.cluster import Cluster, MQBrokerError, RemotingError, ResponseCode
+
+_log = logging.getLogger(__name__)
 
 TOPICS_EVERY_MS: Final = 30_000.0
 # A topic that was missing: the retry topic of a group appears with its first member.
@@ -41,7 +49,11 @@ class TopicList:
         return self._topics
 
     def look_again(self, now_ms: float) -> None:
-        """Notice topics that came or went: every 30 s, and sooner those that were looked for and are not there."""
+        """Notice topics that came or went: every 30 s, and sooner those that were looked for and are not there; later
+        while no name server answers.
+        """
+        if not self._cluster.name_servers.may_answer():
+            return
         if self._topics_at_ms is not None and now_ms - self._topics_at_ms >= TOPICS_EVERY_MS:
             self._list(now_ms)
         due = [
@@ -51,7 +63,13 @@ class TopicList:
         ]
         for name in due[:LOOKED_AT_ONCE]:
             was_there, _ = self._looked_for.pop(name)
-            is_there = self._cluster.route(name) is not None
+            try:
+                is_there = self._cluster.route(name) is not None
+            except (RemotingError, MQBrokerError) as error:
+                if not tells_nothing(error):
+                    raise
+                _log.info("it is not known now whether there is a topic %s: %s", name, error)
+                is_there = was_there
             self._looked_for[name] = is_there, now_ms
             self.changes += is_there != was_there
 
@@ -63,13 +81,17 @@ class TopicList:
         return known[0]
 
     def _list(self, now_ms: float) -> None:
-        self._topics_at_ms = now_ms
+        is_first, self._topics_at_ms = self._topics_at_ms is None, now_ms
         try:
             names = self._cluster.topics()
-        except MQBrokerError as error:
-            if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        except (RemotingError, MQBrokerError) as error:
+            if isinstance(error, MQBrokerError) and error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._refusal = error
+                return
+            if is_first or not tells_nothing(error):
+                self._topics_at_ms = None if is_first else now_ms
                 raise
-            self._refusal = error
+            _log.warning("the known topics stay in use: %s", error)
             return
         self._refusal = None
         if list(self._topics) != names:

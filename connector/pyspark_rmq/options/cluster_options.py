@@ -109,8 +109,8 @@ def one_of(*words: str) -> Callable[[str, str], str]:
     """A parser of an option that is one of some words."""
 
     def parse(text: str, name: str) -> str:
-        value = text.strip().lower()
-        if value not in words:
+        value = next((word for word in words if word.lower() == text.strip().lower()), None)
+        if value is None:
             refuse(f"option {name}: {text!r} is none of {', '.join(words)}")
         return value
 

@@ -32,6 +32,10 @@ Use = Literal["batch read", "stream read", "batch write", "stream write"]
 SKIP_OLDER = "skip"
 READ_ALL = "read"
 
+GO_ON = "goOn"
+WAIT = "wait"
+FAIL = "fail"
+
 READ: frozenset[Use] = frozenset({"batch read", "stream read"})
 WRITE: frozenset[Use] = frozenset({"batch write", "stream write"})
 BATCH_READ: frozenset[Use] = frozenset({"batch read"})
@@ -314,6 +318,18 @@ _CLUSTER = (
         "comes; a stream also while it runs. A broker need not have the topics; its slave may answer for it. Without "
         "this option the rows of a broker that is away are missing, and a new process cannot know it "
         "([cluster.md](cluster.md#a-broker-that-is-away)).",
+        "only",
+    ),
+    Option(
+        "onBrokerAway",
+        STREAM_READ,
+        one_of(GO_ON, WAIT, FAIL),
+        f"`{GO_ON}`, `{WAIT}` or `{FAIL}`",
+        f"`{GO_ON}`",
+        "While a broker refuses connections, does not answer, has no address, or is busy: read the other brokers, plan "
+        "no batch until it is back, or end the query. Positions in its queues stay as they are, whatever "
+        "`failOnDataLoss` says. A query with state needs `wait`: going on advances the watermark, and Spark drops the "
+        "rows of the broker as late when it is back.",
         "only",
     ),
     Option(

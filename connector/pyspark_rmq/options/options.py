@@ -16,7 +16,7 @@ from pyspark_rmq.options.cluster_options import (
     cluster_options,
     cluster_sink_options,
 )
-from pyspark_rmq.options.option_table import OPTIONS, SKIP_OLDER, WRITE, Use
+from pyspark_rmq.options.option_table import FAIL, GO_ON, OPTIONS, SKIP_OLDER, WRITE, Use
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP, SKIP
 from pyspark_rmq.position.planning import Limits
 from pyspark_rmq.position.position import LATEST, Position, refuse
@@ -121,6 +121,8 @@ class SourceOptions:
     required_brokers: tuple[str, ...] = ()
     skip_older: bool = True
     """Of queues that a stream of a cluster did not see at its start: onLateQueue."""
+    on_broker_away: str = FAIL
+    """Of a stream of a cluster GO_ON, WAIT or FAIL. All other reads fail."""
 
     @property
     def place(self) -> str:
@@ -253,6 +255,7 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         limits=_limits(values),
         required_brokers=values.get("requiredBrokers", ()),
         skip_older=values.get("onLateQueue", SKIP_OLDER) == SKIP_OLDER,
+        on_broker_away=values.get("onBrokerAway", GO_ON if use == "stream read" else FAIL),
     )
 
 

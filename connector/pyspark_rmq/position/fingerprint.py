@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from pyspark_rmq.position.queue_ids import broker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from pyspark_rmq.position.position import Queue, StreamPosition
     from pyspark_rmq.position.queue_ids import QueueId
@@ -80,11 +80,11 @@ def stored_after(source: FingerprintSource, queue: Queue, fingerprint: Fingerpri
 
 
 def fingerprints_before(
-    source: FingerprintSource, offsets: Mapping[Queue, int], known: StreamPosition
+    source: FingerprintSource, offsets: Mapping[Queue, int], known: StreamPosition, away: Container[str] = ()
 ) -> dict[Queue, Fingerprint]:
     """`fingerprint_before` of each queue that has such a message. The store is not asked again about queues that did
     not move since `known`. Each broker of a cluster is asked about one queue that moved: that is a call, and a broker
-    loses the end of its log for all of its queues.
+    loses the end of its log for all of its queues. Brokers that are `away` are not asked, and what is known stays.
     """
     fingerprints: dict[Queue, Fingerprint] = {}
     asked_brokers: set[str] = set()
@@ -94,7 +94,8 @@ def fingerprints_before(
             broker = broker_of(queue.queue_id)
             if broker is not None and broker in asked_brokers:
                 continue
-            fingerprint = fingerprint_before(source, queue, offset)
+            if broker is None or broker not in away:
+                fingerprint = fingerprint_before(source, queue, offset)
             if broker is not None and fingerprint is not None:
                 asked_brokers.add(broker)
         if fingerprint is not None:

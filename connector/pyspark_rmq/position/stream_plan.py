@@ -1,18 +1,19 @@
 """One trigger of a stream as a value: from a position, the queues that exist and the limits to the next position.
 Control plane, pure: no I/O, no clock.
 
-    plan = StreamPlan.of(position, ranges, back, target, is_first=...)   what was found out about the position
+    plan = StreamPlan.of(position, ranges, back, target, ...)            what was found out about the position
     plan = plan.starting(offsets)                                       where new queues start
     end = plan.end(limits, ...)                                         where the batch ends in each queue
     plan.position(store, end, after, closed)                            the position that Spark writes down
 
 The reader (`pyspark_rmq.read.stream_reader`) asks the store for everything that the plan cannot know: rolled-back
-queues (`back`), the start of new queues, bytes of a range, and the fingerprints of the end position.
+queues (`back`), queues whose brokers are away (`held`), the start of new queues, bytes of a range, and the fingerprints
+of the end position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_rmq.position import planning
@@ -29,6 +30,9 @@ class StreamPlan:
     the offset at which they continue. `began` has the start of each queue that this batch does not continue from the
     batch before. `available` is the end of each queue that may be read. `is_first`: no batch of the query was planned
     yet.
+
+    `held` are queues of brokers that are away, and have no range. Nothing of them is read; their offsets in `begin` are
+    those in `available`, too, and stay in the position with their fingerprints.
     """
 
     begin: StreamPosition
@@ -38,6 +42,7 @@ class StreamPlan:
     available: QueueOffsets
     bounded: bool
     is_first: bool
+    held: Collection[Queue] = ()
 
     @classmethod
     def of(
@@ -48,6 +53,7 @@ class StreamPlan:
         target: QueueOffsets | None,
         *,
         is_first: bool,
+        held: Collection[Queue] = (),
     ) -> StreamPlan:
         """The plan that continues at `position`, over the subscribed queues `ranges`. `target`: the ends at which an
         AvailableNow query stops; None for other triggers.
@@ -55,8 +61,8 @@ class StreamPlan:
         opened = with_opened_again(position, ranges)
         began = {queue: offset for queue, offset in position.closed.items() if queue in ranges}
         begin = moved(opened, back)
-        available = _available(begin.next, ranges, target)
-        return cls(begin, ranges, back, began | dict(back), available, target is not None, is_first)
+        available = _available(begin.next, ranges, target) | {queue: begin.next[queue] for queue in held}
+        return cls(begin, ranges, back, began | dict(back), available, target is not None, is_first, held)
 
     @property
     def new_queues(self) -> dict[Queue, Range]:
@@ -90,7 +96,8 @@ class StreamPlan:
             return dict(self.available)
         start = self.start
         # Messages that are gone do not count.
-        low = {queue: max(start[queue], self.ranges[queue].min_offset) for queue in self.available}
+        first = {queue: limits.min_offset for queue, limits in self.ranges.items()}
+        low = {queue: max(start[queue], first.get(queue, 0)) for queue in self.available}
         # With AvailableNow Spark would wait for ever if the minimum is never reached.
         if not self.bounded and planning.must_wait(low, self.available, limits, waited_ms):
             # Or back to the end of a queue that lost its tail.
@@ -115,8 +122,9 @@ class StreamPlan:
     ) -> StreamPosition:
         """The position at the end of the batch, in the store with the identity `store`. `after` has the fingerprints of
         `end` and `closed`. The position of a first batch also has the starts of its queues: a repeated batch needs
-        them.
+        them. With `held` queues the identity is the one of before: it names the clusters of their brokers, too.
         """
+        store = self.begin.store if self.held and self.begin.store else store
         began = {**self.begin.began, **self.began} if self.is_first else self.began
         return StreamPosition(store or self.begin.store, end, after, began, closed, self.begin.since)
 

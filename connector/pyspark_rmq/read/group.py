@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 from pyspark_rmq.access.queue_source import Lease, QueueSource
@@ -92,15 +92,19 @@ class GroupMember:
                 self._sleep(_CLAIM_INTERVAL_S)
                 waited_s += _CLAIM_INTERVAL_S
 
-    def completed(self, offsets: QueueOffsets) -> None:
+    def completed(self, offsets: QueueOffsets, away: Container[Queue] = ()) -> None:
         """Commit the offsets that moved since the last call. `offsets` are the first ones that are *not* completed.
 
         A queue that is reported for the first time is committed only if that moves the group forward. If the committed
         offset is already further, an operator has moved it, and this query must not undo that before it advances.
+
+        Brokers of the queues `away` do not tell what is committed there. The store owes what this process has reported
+        of them before, until they are back. Other queues of theirs wait.
         """
         from rmq_store.errors import LeaseHeldError
 
         moved = {queue: offset for queue, offset in offsets.items() if self._completed.get(queue) != offset}
+        moved = {queue: offset for queue, offset in moved.items() if queue not in away or queue in self._completed}
         if not moved:
             return
         if any(queue not in self._completed for queue in moved):
@@ -125,7 +129,8 @@ class GroupMember:
                 )
         if commit:
             self._store.commit_offsets(self._group, commit)
-        self._completed.update(moved)
+        # Those that are owed are committed by the first call that finds their brokers back.
+        self._completed.update({queue: offset for queue, offset in moved.items() if queue not in away})
 
     def heartbeat(self) -> None:
         """Write in the leases that this consumer still works. Costs nothing most of the time."""

@@ -8,9 +8,9 @@ a tag filter leaves out are no gap.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
-from pyspark_rmq.access.queue_source import QueueSource
+from pyspark_rmq.access.queue_source import Brokers, Pins, QueueSource, held
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position.fingerprint import Fingerprint, fingerprint_before, stored_after
 from pyspark_rmq.position.planning import QueueSlice, Range, clip, lost
@@ -104,13 +104,58 @@ def has_all(store: QueueSource, position: StreamPosition, ranges: Mapping[Queue,
     return True
 
 
+class History:
+    """The messages that the stream of one process has read: they are compared once with the store, and the newest ones
+    at each plan again, because files may be overwritten where they lie.
+
+    Those of a broker that was away are compared when it is back, all whose places the position knows: it may have
+    another disk.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        # The two last positions, each with the brokers that were away when it was compared, or taken.
+        self._known: tuple[tuple[StreamPosition, frozenset[str]], ...] = ()
+
+    def forget(self) -> None:
+        """Another store is there."""
+        self._known = ()
+
+    def taken(self, store: QueueSource, before: StreamPosition, position: StreamPosition) -> None:
+        """A plan from `before` to `position` has taken its marks from the store."""
+        away = _away(store)
+        self._known = (before, away), (position, away)
+
+    def check(self, store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
+        """See `check_history`. Raises `UsageError`: it is another store."""
+        away = _away(store)
+        unknown = next((brokers for known, brokers in self._known if known == position), None)
+        if unknown is None or not has_all(store, position, ranges):
+            check_identity(store, position)
+            compares: Container[Queue] = ranges
+        else:
+            back = unknown - away
+            compares = {queue for queue in position.after if broker_of(queue.queue_id) in back} if back else ()
+        going_on = check_history(store, position, ranges, self._options, compares=compares)
+        if isinstance(store, Pins):
+            store.unpin()  # retention may have the files that were looked at
+        if not going_on:
+            others = [one for one in self._known[-1:] if one[0] != position]
+            self._known = (*others, (position, away))
+        return going_on
+
+
+def _away(store: QueueSource) -> frozenset[str]:
+    return frozenset(store.away()) if isinstance(store, Brokers) else frozenset()
+
+
 def check_history(
     store: QueueSource,
     position: StreamPosition,
     ranges: Mapping[Queue, Range],
     options: SourceOptions,
     *,
-    compares: bool,
+    compares: Container[Queue],
 ) -> dict[Queue, int]:
     """Report messages that the stream has read and that do not exist any more. Return the queue offsets at which their
     queues continue.
@@ -120,7 +165,7 @@ def check_history(
     store times do not tell, all messages up to the position are reported. The queue then continues at the position, or
     at its end if that is earlier.
 
-    Without `compares` only the ends of the queues are checked, which costs nothing.
+    Of queues that are not in `compares` only the ends are checked, which costs nothing.
     """
     going_on: dict[Queue, int] = {}
     gone: LostRanges = []
@@ -131,7 +176,7 @@ def check_history(
             continue
         fingerprint = position.after.get(queue)
         if offset <= limits.max_offset:
-            if not compares or fingerprint is None or offset <= limits.min_offset:
+            if queue not in compares or fingerprint is None or offset <= limits.min_offset:
                 continue
             found = fingerprint_before(store, queue, offset)
             if found is None or found.may_be(fingerprint):
@@ -158,32 +203,45 @@ def check_missing(
     position: StreamPosition,
     missing: Sequence[Queue],
     topics: Collection[str],
+    present: Collection[str],
     options: SourceOptions,
-) -> dict[Queue, int]:
+) -> tuple[dict[Queue, int], set[Queue]]:
     """Report queues of the position that cannot be read any more although the user did not unsubscribe from them.
-    Return the queue offsets at which closed queues continue if they are opened again: after the reported messages.
+    Return the queue offsets at which closed queues continue if they are opened again: after the reported messages. And
+    the queues whose brokers are away: of them nothing is known, and nothing is reported.
 
     The user closes the queues of an assigned topic that `assign` leaves out: for them nothing is reported. `missing`
     are the queues that the subscription does not have now. `topics` are the topics that it names or matches, existing
-    or not.
+    or not; `present` those of queues that it has. Of a cluster a topic is deleted if all brokers that had it say so.
     """
     deleted: LostRanges = []
     closed: LostRanges = []
     going_on: dict[Queue, int] = {}
     # Of a topic that the user has unsubscribed from it is nothing to this query any more whether it exists.
     subscribed = [queue for queue in missing if queue.topic in topics]
-    existing = {topic for topic in {queue.topic for queue in subscribed} if store.find_topic(topic) is not None}
     is_assigned = options.subscription.assign is not None
-    ends = {} if is_assigned else store.ranges(queue for queue in subscribed if queue.topic in existing)
+    ends: Mapping[Queue, Range] = {}
+    if isinstance(store, Brokers):
+        ends = store.ranges(subscribed)
+        away = held(store, subscribed)
+        existing = {*present, *(queue.topic for queue in (*ends, *away))}
+    else:
+        away = set()
+        existing = {topic for topic in {queue.topic for queue in subscribed} if store.find_topic(topic) is not None}
+        if not is_assigned:
+            ends = store.ranges(queue for queue in subscribed if queue.topic in existing)
     for queue in subscribed:
         offset = position.next[queue]
+        if queue in away:
+            continue
         if queue.topic not in existing:
             deleted.append((*queue, offset, offset))
         elif is_assigned:
             going_on[queue] = offset
         else:
-            # That is how a topic is made smaller, and fine if everything was read before.
-            end = ends[queue].max_offset
+            # That is how a topic is made smaller, and fine if everything was read before. A broker may say that it does
+            # not have the topic any more, which others have.
+            end = ends[queue].max_offset if queue in ends else offset
             if offset < end:
                 closed.append((*queue, offset, end))
             going_on[queue] = max(offset, end)
@@ -198,17 +256,19 @@ def check_missing(
             options,
             loss_report.CLOSED_QUEUE,
         )
-    if not deleted and not closed:
-        _log.info("no longer reading %s", ", ".join(map(str, missing)))
-    return going_on
+    left = [queue for queue in missing if queue not in away]
+    if left and not deleted and not closed:
+        _log.info("no longer reading %s", ", ".join(map(str, left)))
+    return going_on, away
 
 
 def still_closed(
     store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str]
 ) -> dict[Queue, int]:
     """The closed queues of the position that were neither opened again, nor deleted, nor unsubscribed from."""
-    return {
-        queue: offset
-        for queue, offset in position.closed.items()
-        if queue not in ranges and queue.topic in topics and store.find_topic(queue.topic) is not None
-    }
+    closed = {queue for queue in position.closed if queue not in ranges and queue.topic in topics}
+    unknown = {queue for queue in closed if store.find_topic(queue.topic) is None}
+    if unknown and isinstance(store, Brokers):
+        told = store.ranges(unknown)
+        unknown -= {*told, *held(store, unknown)}
+    return {queue: offset for queue, offset in position.closed.items() if queue in closed - unknown}

@@ -14,13 +14,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from pyspark_rmq.access.queue_source import Brokers, QueueSource
+from pyspark_rmq.access.queue_source import Brokers, QueueSource, held
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
 from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, StreamPosition, describe, refuse
-from pyspark_rmq.position.queue_ids import QueueId, named_in_full, quoted
+from pyspark_rmq.position.queue_ids import QueueId, broker_of, named_in_full, quoted
 from pyspark_rmq.read import loss_report
 from pyspark_rmq.read.away_brokers import late_queue_start
 from pyspark_rmq.read.loss_detection import report_loss
@@ -43,8 +43,13 @@ def require_brokers(store: QueueSource, options: SourceOptions) -> None:
         store.require_brokers(options.required_brokers, topics)
 
 
-def subscribed(store: QueueSource, subscription: Subscription) -> dict[Queue, Range]:
-    """Return the queues that are read, with their ranges.
+def subscribed(
+    store: QueueSource, subscription: Subscription, known: Collection[Queue] | None = ()
+) -> dict[Queue, Range]:
+    """Return the queues that are read, with their ranges; none of brokers that are away.
+
+    `known`: the queues that the position has. While a broker of theirs is away, nobody may tell that there is a topic,
+    or a queue. None: the position is not known, so an unknown topic or queue of a cluster is no error yet.
 
     Raises:
         UnknownTopicError: a topic that the user named does not exist.
@@ -54,9 +59,14 @@ def subscribed(store: QueueSource, subscription: Subscription) -> dict[Queue, Ra
     own = subscription.of_group
     topics = known_topics(store, subscription)
     existing = {*topics, own} if own is not None and store.find_topic(own) is not None else topics
+    if isinstance(store, Brokers):
+        existing = {*existing, *(queue.topic for queue in known or ())}
     for topic in subscribed_topics(existing, subscription):
-        ranges = store.queue_ranges(topic)
-        for queue_id in _chosen(subscription, topic, ranges):
+        ranges = _ranges_of_topic(store, subscription, topic, known)
+        untold = _held_of_topic(store, topic, ranges, known) if subscription.assign else ()
+        for queue_id in _chosen(subscription, topic, {*ranges, *untold}):
+            if queue_id in untold or (queue_id not in ranges and known is None and isinstance(store, Brokers)):
+                continue
             if queue_id not in ranges:
                 has = ", ".join(map(str, sorted(ranges)))
                 refuse(f"option assign: topic {topic!r} has no queue {queue_id} to read; it has [{has}]")
@@ -64,12 +74,38 @@ def subscribed(store: QueueSource, subscription: Subscription) -> dict[Queue, Ra
     return queues
 
 
-def _chosen(subscription: Subscription, topic: str, ranges: Mapping[QueueId, Range]) -> list[QueueId]:
-    """The queues of a topic that the subscription names; all of `ranges` if it names none."""
+def _ranges_of_topic(
+    store: QueueSource, subscription: Subscription, topic: str, known: Collection[Queue] | None
+) -> Mapping[QueueId, Range]:
+    from rmq_store.errors import UnknownTopicError
+
+    try:
+        return store.queue_ranges(topic)
+    except UnknownTopicError:
+        # A topic of a pattern, or of the group itself, may have gone: the position's queues are reported as deleted.
+        is_named = topic in (subscription.assign or subscription.topics)
+        if is_named and known is not None and not _held_of_topic(store, topic, (), known):
+            raise
+        return {}
+
+
+def _held_of_topic(
+    store: QueueSource, topic: str, told: Collection[QueueId], known: Collection[Queue] | None
+) -> set[QueueId]:
+    """The queues of a topic that the position has, that are not `told`, and whose brokers are away."""
+    queues = [queue for queue in known or () if queue.topic == topic and queue.queue_id not in told]
+    if not queues or not isinstance(store, Brokers):
+        return set()
+    store.ranges(queues)  # it asks brokers that were not asked yet
+    return {queue.queue_id for queue in held(store, queues)}
+
+
+def _chosen(subscription: Subscription, topic: str, existing: Collection[QueueId]) -> list[QueueId]:
+    """The queues of a topic that the subscription names; all that are `existing` if it names none."""
     assigned = (subscription.assign or {}).get(topic)
     if assigned is None:
-        return sorted(ranges)
-    chosen = [_in_full(Queue(topic, queue_id), ranges, "assign") for queue_id in assigned]
+        return sorted(existing)
+    chosen = [_in_full(Queue(topic, queue_id), existing, "assign") for queue_id in assigned]
     if len(set(chosen)) != len(chosen):
         refuse(f"option assign: topic {topic!r} names a queue twice: {quoted(chosen)}")
     return chosen
@@ -239,6 +275,7 @@ def resolve(store: QueueSource, position: Position, ranges: Ranges, option: str)
 
     Raises:
         UsageError: the position leaves out a queue, names one that is not read, or is after the end of a queue.
+        BrokerAwayError: it names one whose broker is away, and the reader goes on without such brokers.
     """
     if position.kind == "timestamps":
         option += "ByTimestamp"
@@ -248,8 +285,28 @@ def resolve(store: QueueSource, position: Position, ranges: Ranges, option: str)
         if missing:
             refuse(f"option {option} must name every queue that is read; missing: {', '.join(map(str, missing))}")
         if unknown:
+            _refuse_away(store, unknown, option)
             refuse(f"option {option} names queues that are not read: {', '.join(map(str, unknown))}")
     return {queue: _resolve_one(store, position, queue, limits, option) for queue, limits in ranges.items()}
+
+
+def _refuse_away(store: QueueSource, queues: Collection[Queue], option: str) -> None:
+    """Raise `BrokerAwayError` if queues that an option names are at brokers that are away: later nobody would know
+    where they were to start.
+    """
+    named = [queue for queue in queues if broker_of(queue.queue_id) is not None]
+    if not named or not isinstance(store, Brokers):
+        return
+    store.ranges(named)  # it asks brokers that were not asked yet
+    if away := held(store, named):
+        from rmq_store.cluster import BrokerAwayError
+
+        names = sorted({str(broker_of(queue.queue_id)) for queue in away})
+        raise BrokerAwayError(
+            f"option {option} names queues whose brokers are away: {', '.join(map(str, sorted(away)))}. Start the "
+            f"query when {', '.join(names)} can be reached",
+            tuple(names),
+        )
 
 
 def _resolve_one(store: QueueSource, position: Position, queue: Queue, limits: Range, option: str) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -30,8 +30,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access.queue_source import DelayedMessages, Pin, Pins, QueueSource, Sizes
+from pyspark_rmq.access.queue_source import (
+    Brokers,
+    DelayedMessages,
+    Pin,
+    Pins,
+    Planned,
+    QueueSource,
+    Sizes,
+    held,
+)
 from pyspark_rmq.access.store_location import Identity, location_of
+from pyspark_rmq.options.option_table import WAIT
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position import planning
 from pyspark_rmq.position.fingerprint import fingerprints_before
@@ -42,6 +52,7 @@ from pyspark_rmq.query.ending import stop_when_terminated
 from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
+from pyspark_rmq.read.loss_detection import History
 from pyspark_rmq.read.task import SlicePartition, read_partition
 from pyspark_rmq.schema.schema import source_columns
 from rmq_store.real_time import monotonic
@@ -82,8 +93,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store: _OpenStore | None = None
         self._initial: StreamPosition | None = None
         self._refused: Exception | None = None
-        # Those whose marks this process has compared with the store, or taken from it.
-        self._checked: tuple[StreamPosition, ...] = ()
+        self._history = History(options)
+        self._absences = away_brokers.Absences(options)
         self._view: _View | None = None
         self._idle: IdlePoll | None = None
         # Ranges of which a loss was reported, with the report.
@@ -98,21 +109,26 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return the position at which a new query starts; the same answer until the process ends."""
         if self._initial is None:
-            from rmq_store.errors import UsageError
-
             # Before the brokers are asked: what comes in between is not older than the query.
             since = away_brokers.since_start(self._options)
-            store, ranges = self._poll()
-            start: QueueOffsets = {}
-            try:
-                start = starting_offsets.stream_start(store, self._options, ranges)
-            except UsageError as error:
-                # A new query is refused by `latestOffset`. A first batch that is repeated knows where it began, and
-                # goes on although, say, the option does not name a queue that was added since.
-                self._refused = error
-            # A first batch that was planned but not completed is repeated from here: see `began` in offsets.py.
-            self._initial = StreamPosition(store.identity, start, began=start, since=since)
+            self._initial = self._in_plan(lambda store: self._first_position(store, since))
         return self._initial.to_json()
+
+    def _first_position(self, store: QueueSource, since: Mapping[str, int]) -> StreamPosition:
+        from rmq_store.cluster import BrokerAwayError
+        from rmq_store.errors import UsageError
+
+        ranges = self._poll(store, ())
+        start: QueueOffsets = {}
+        self._refused = None
+        try:
+            start = starting_offsets.stream_start(store, self._options, ranges)
+        except (UsageError, BrokerAwayError) as error:
+            # A new query is refused by `latestOffset`. A first batch that is repeated knows where it began, and
+            # goes on although, say, the option does not name a queue that was added since.
+            self._refused = error
+        # A first batch that was planned but not completed is repeated from here: see `began` in offsets.py.
+        return StreamPosition(store.identity, start, began=start, since=since)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Tell Spark whether the options have limits. With Trigger.Once Spark asks for everything instead."""
@@ -127,10 +143,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends of the queues, after delivering the messages that are due: this run reads up to these ends."""
-        store = self._opened()
+        self._target = self._in_plan(self._ends_now)
+
+    def _ends_now(self, store: QueueSource) -> dict[Queue, int]:
         self._deliver_due(store, None)
-        ranges = self._poll_store(store)
-        self._target = {queue: limits.max_offset for queue, limits in ranges.items()}
+        return {queue: limits.max_offset for queue, limits in self._poll(store, None).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
@@ -141,15 +158,19 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now_s = monotonic()
         if self._store is not None and self._idle is not None and self._idle.holds(self._store.reader, start, now_s):
             return start
-        store = self._opened()
+        return self._in_plan(lambda store: self._planned(store, start, limit, now_s))
+
+    def _planned(
+        self, store: QueueSource, start: dict[str, Any], limit: ReadLimit, now_s: float
+    ) -> dict[str, Any]:
         due_ms = self._deliver_due(store, _DELIVERED_AT_ONCE)
-        seen = self._poll_store(store)
+        begin = StreamPosition.from_json(start)
+        seen = self._poll(store, begin.next)
         assert self._view is not None  # _look_at has set it
         idle = IdlePoll(start, seen, self._view.version, due_ms, now_s)
         if self._idle is not None and self._idle.start == start and self._idle.ranges is seen:
             self._idle = idle
             return start
-        begin = StreamPosition.from_json(start)
         ranges = planning.not_behind(seen, begin.next)
         if self._pinned is not None and self._pinned[0] == begin:
             self._unpin()
@@ -160,10 +181,14 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warn_if_overruled()
             away_brokers.warn(store, self._options, ranges, begin)
             self._warned = True
-        closed = self._closed(store, begin, ranges)
-        back = self._check(store, with_opened_again(begin, ranges), ranges)
-        plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first)
-        self._complete(plan.begin, ranges)
+        closed, away = self._unread(store, begin, ranges)
+        self._absences.log(store, begin)
+        back = self._history.check(store, with_opened_again(begin, ranges), ranges)
+        plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first, held=away)
+        self._complete(plan.begin, ranges, away)
+        if self._options.on_broker_away == WAIT and isinstance(store, Brokers) and store.away():
+            self._idle = idle
+            return start
         if plan.new_queues:
             plan = plan.starting(starting_offsets.new_queue_start(store, self._options, begin, plan.new_queues))
         end = self._end(store, plan, isinstance(limit, ReadAllAvailable))
@@ -173,15 +198,17 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if plan.has_messages(end):
             self._last_batch_s = monotonic()
-        after = fingerprints_before(store, end | closed, plan.begin)
+        after = fingerprints_before(
+            store, end | closed, plan.begin, store.away() if isinstance(store, Brokers) else ()
+        )
         _release_files(store)
         position = plan.position(store.identity, end, after, closed)
-        self._checked = plan.begin, position
+        self._history.taken(store, plan.begin, position)
         return position.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the last known ends of the queues, without limits, and the path and group of the source; for the
-        query's progress (`lag_tracking`).
+        query's progress (`lag_tracking`). `away` names the brokers that are away: ends of their queues are not there.
         """
         view = self._view
         if self._store is None or view is None or not view.ranges:
@@ -190,7 +217,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {queue: limits.max_offset for queue, limits in view.ranges.items()}
             options = self._options
             location = location_of(options).in_progress | ({"group": options.group} if options.group else {})
-            self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location
+            away = {"away": self._absences.names} if self._absences.names else {}
+            self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location | away
         return self._report[1]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -199,12 +227,19 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises `DataLossError` if a part of the batch is gone and failOnDataLoss is on.
         """
         begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
-        store, _ = self._poll()
-        known = {topic for topic in {queue.topic for queue in finish.next} if store.find_topic(topic) is not None}
-        ranges = self._ranges_of(store, finish, [queue for queue in finish.next if queue.topic in known])
-        self._check(store, begin, ranges)
+        parts = self._in_plan(lambda store: self._parts(store, begin, finish))
+        return [SlicePartition(part) for part in planning.split(parts, self._options.min_partitions)]
+
+    def _parts(self, store: QueueSource, begin: StreamPosition, finish: StreamPosition) -> list[QueueSlice]:
+        self._poll(store, finish.next)
+        queues = list(finish.next)
+        if not isinstance(store, Brokers):
+            known = {topic for topic in {queue.topic for queue in queues} if store.find_topic(topic) is not None}
+            queues = [queue for queue in queues if queue.topic in known]
+        ranges = self._ranges_of(store, finish, queues)
+        self._history.check(store, begin, ranges)
         # Messages that came instead of planned ones are read by the next batch, which goes back.
-        back = self._check(store, finish, ranges)
+        back = self._history.check(store, finish, ranges)
         wanted = batch_slices(begin, finish, back)
         self._unpin()
         pin = _pin(store, wanted, ranges)
@@ -212,8 +247,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._pinned = finish, pin
             # Messages that retention took before they were pinned.
             ranges = self._ranges_of(store, finish, ranges)
-        existing = loss_detection.existing_or_fail(wanted, ranges, self._options)
-        return [SlicePartition(part) for part in planning.split(existing, self._options.min_partitions)]
+        # Spark has written down what the batch reads. Tasks wait for brokers that are away.
+        away = held(store, finish.next.keys() - ranges.keys())
+        told = [part for part in wanted if part.queue not in away]
+        existing = loss_detection.existing_or_fail(told, ranges, self._options)
+        return [*existing, *(part for part in wanted if part.queue in away)]
 
     def _ranges_of(
         self, store: QueueSource, finish: StreamPosition, queues: Iterable[Queue]
@@ -227,10 +265,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Commit a completed batch to the group; usually `latestOffset` has done so already."""
         if self._member is not None:
-            store, ranges = self._poll()
-            position = StreamPosition.from_json(end)
-            # The store may just have been replaced.
-            self._complete(moved(position, self._check(store, position, ranges)), ranges)
+            self._in_plan(lambda store: self._commit(store, StreamPosition.from_json(end)))
+
+    def _commit(self, store: QueueSource, position: StreamPosition) -> None:
+        ranges = self._poll(store, position.next)
+        # The store may just have been replaced.
+        back = self._history.check(store, position, ranges)
+        self._complete(moved(position, back), ranges, held(store, position.next.keys() - ranges.keys()))
 
     def stop(self) -> None:
         """Release leases and store at once, if Spark calls this; the end of the process does the same."""
@@ -249,12 +290,14 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if pinned is not None:
             pinned[1].release()
 
-    def _poll(self) -> tuple[QueueSource, dict[Queue, Range]]:
+    def _in_plan(self, plan: Callable[[QueueSource], Planned]) -> Planned:
+        """The result of `plan`. It begins again without a broker that goes while it runs (`Brokers.planned`)."""
         store = self._opened()
-        return store, self._poll_store(store)
+        return store.planned(lambda: plan(store)) if isinstance(store, Brokers) else plan(store)
 
-    def _poll_store(self, store: QueueSource) -> dict[Queue, Range]:
-        """Return the subscribed queues as they are now; the group's leases are held from here on.
+    def _poll(self, store: QueueSource, known: Collection[Queue] | None) -> dict[Queue, Range]:
+        """Return the subscribed queues as they are now; the group's leases are held from here on. `known` are those of
+        the position, see `starting_offsets.subscribed`.
 
         The same dict as long as neither the log nor the table of topics changed.
         """
@@ -268,7 +311,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 member.heartbeat()
             return self._view.ranges
         subscription = self._options.subscription
-        ranges = starting_offsets.subscribed(store, subscription)
+        ranges = starting_offsets.subscribed(store, subscription, known)
         if member is not None:
             # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
             own = () if subscription.of_group is None else (subscription.of_group,)
@@ -312,7 +355,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.stop()
         except Exception as error:  # nothing can be done for it
             _log.warning("%s, as it was, could not be closed: %s", self._options.place, error)
-        self._checked, self._view, self._idle = (), None, None
+        self._view, self._idle = None, None
+        self._history.forget()
 
     def _deliver_due(self, store: QueueSource, limit: int | None) -> int | None:
         """Returns when the next waiting message is due, if one waits that can be delivered."""
@@ -330,42 +374,36 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_full = True
             return None
 
-    def _closed(self, store: QueueSource, begin: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
-        """The closed queues with the offsets at which they continue; reports other queues that cannot be read any more.
+    def _unread(
+        self, store: QueueSource, begin: StreamPosition, ranges: Mapping[Queue, Range]
+    ) -> tuple[dict[Queue, int], set[Queue]]:
+        """The closed queues with the offsets at which they continue, and the queues whose brokers are away; reports
+        other queues that cannot be read any more.
         """
         missing = [queue for queue in begin.next if queue not in ranges]
         if not missing and not begin.closed:
-            return {}
+            return {}, set()
         had = {queue.topic for queue in missing}
         subscription = self._options.subscription
         existing = {*starting_offsets.known_topics(store, subscription), *had}
         topics = starting_offsets.subscribed_topics(existing, subscription)
-        closed = loss_detection.still_closed(store, begin, ranges, topics)
+        closed, away = loss_detection.still_closed(store, begin, ranges, topics), set[Queue]()
         if missing:
-            closed |= loss_detection.check_missing(store, begin, missing, topics, self._options)
-        return closed
+            present = {queue.topic for queue in ranges}
+            going_on, away = loss_detection.check_missing(store, begin, missing, topics, present, self._options)
+            closed |= going_on
+        return closed, away
 
-    def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
+    def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range], away: Collection[Queue]) -> None:
         # The query does not commit queues that it no longer reads (unsubscribed, deleted): it has no lease on them.
         if self._member is not None:
-            self._member.completed({queue: offset for queue, offset in position.next.items() if queue in ranges})
+            read = {queue: offset for queue, offset in position.next.items() if queue in ranges or queue in away}
+            self._member.completed(read, away)
 
     def _warn_if_overruled(self) -> None:
         # A new query has asked for its initial position before. This one comes from a checkpoint.
         if self._initial is None and self._options.starting is not None:
             _log.warning("the query goes on from its checkpoint: the starting option is not used")
-
-    def _check(self, store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
-        """The offsets at which rolled-back queues continue; reports these queues."""
-        # Also those that were compared before: files may be overwritten where they lie.
-        compares = position not in self._checked or not loss_detection.has_all(store, position, ranges)
-        if compares:
-            loss_detection.check_identity(store, position)
-        back = loss_detection.check_history(store, position, ranges, self._options, compares=compares)
-        _release_files(store)
-        if not back:
-            self._checked = (*self._checked[-1:], position)
-        return back
 
     def _end(self, store: QueueSource, plan: StreamPlan, everything: bool) -> dict[Queue, int]:
         return plan.end(

@@ -74,7 +74,8 @@ def later(clock: Clock, reader: ClusterReader, by_ms: float = 5_000) -> None:
 def test_queues_of_all_brokers_are_one_topic(reader: ClusterReader) -> None:
     assert reader.queue_ranges("Orders") == {A0: QueueRange(0, 10), A1: QueueRange(0, 5), B0: QueueRange(0, 10)}
     assert range_of(reader, A1) == QueueRange(0, 5)
-    assert range_of(reader, BrokerQueueId("broker-x", 0)) == QueueRange(0, 0)
+    with pytest.raises(RemotingConnectError, match="broker broker-x has no master"):
+        range_of(reader, BrokerQueueId("broker-x", 0))
     assert reader.identity == "cluster:DefaultCluster"
     assert list(reader.topics()) == ["Orders"]
     assert reader.find_topic("Orders") == "Orders" and reader.find_topic("Nope") is None

@@ -109,6 +109,23 @@ def test_messages_that_came_instead_of_planned_ones_are_left_to_the_next_batch()
     assert [tuple(part) for part in batch_slices(begin, finish, {A: 12})] == [("T", 0, 3, 12)]
 
 
+def test_a_held_queue_keeps_its_position_whatever_limits_the_batch() -> None:
+    mark = Fingerprint(700, 7)
+    position = StreamPosition("cluster:a,b", {A: 3, B: 5}, {B: mark})
+    made = plan(position, {A: (0, 10)}, held={B})
+    for limits in ({}, {"max_rows": 2}, {"everything": True}):
+        end = end_of(made, **limits)
+        assert end[B] == 5 and end[A] > 3 and made.is_new(end)
+        after = made.position("cluster:a", end, {B: mark}, {})
+        assert (after.next[B], after.after[B], after.store) == (5, mark, "cluster:a,b")
+    assert end_of(made, min_rows=100, waited_ms=0.0) == {A: 3, B: 5}
+    assert not made.new_queues
+    idle = plan(StreamPosition("s", {A: 10, B: 5}), {A: (0, 10)}, held={B})
+    assert not idle.is_new(end_of(idle))
+    at_once = plan(position, {A: (0, 10)}, held={B}, target={A: 4})
+    assert end_of(at_once) == {A: 4, B: 5}
+
+
 def test_available_now_ends_where_the_query_found_the_queues_and_never_before_its_start() -> None:
     position = StreamPosition("s", {A: 0, B: 30})
     ranges = {A: (0, 25), B: (0, 40), C: (0, 4)}

@@ -316,7 +316,7 @@ def test_offsets_of_a_master_that_is_away_are_owed_and_committed_when_it_is_back
 def test_owed_offsets_ask_a_master_that_hangs_no_more_than_renewals_do(
     world: World, a: FakeBroker, b: FakeBroker
 ) -> None:
-    """Each batch would wait for its time-out. It is asked as soon as it tells its ends again."""
+    """Each batch would wait for its time-out. It is asked as soon as it answers a probe, and tells its ends again."""
     driver = world.driver().start()
     driver.plan()
     b.put("T", 0, 5)
@@ -331,6 +331,7 @@ def test_owed_offsets_ask_a_master_that_hangs_no_more_than_renewals_do(
     assert asked.count(15) == 1, "the batch that meets the hang"
     assert asked.count(41) <= 200 / RENEWED_EVERY_S + 1
     b.processes[0].silent = False
+    world.sleep(30)  # between two probes
     a.put("T", 0, 1)
     driver.plan()
     assert committed(b) == {0: 15} and set(b.locks.values()) == driver.ids

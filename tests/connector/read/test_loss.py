@@ -249,7 +249,7 @@ def test_a_deleted_topic_is_a_loss_whose_end_nobody_knows(make_store: Make, fake
     path = make_store()
     options = source_options({"path": str(path), "subscribePattern": "T", "failOnDataLoss": "false"}, "stream read", 0)
     position = StreamPosition("", {Queue("T", 0): 7})
-    check_missing(fake_store({}), position, [Queue("T", 0)], ["T"], options)
+    check_missing(fake_store({}), position, [Queue("T", 0)], ["T"], (), options)
     (loss,) = recorded_losses(path)
     assert (loss.topic, loss.start, loss.end, loss.reason) == ("T", 7, None, "deleted topic")
 

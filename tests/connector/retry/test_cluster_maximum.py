@@ -77,6 +77,26 @@ def test_a_broker_that_is_away_is_passed_over_if_another_tells_it(brokers: Simul
         location.retry_max_times("of nobody that answers")
 
 
+@pytest.mark.parametrize("code", [2, 14, 215, 1500])
+def test_a_broker_that_is_busy_is_away(brokers: SimulatedCluster, code: int) -> None:
+    brokers.brokers["broker-000"].refuse(SETTINGS, code)
+    location = place_of(brokers).location
+    assert location.retry_max_times("g") == 5
+    with pytest.raises(MQBrokerError, match=f"CODE: {code}"):
+        location.retry_max_times("of nobody that answers")
+
+
+def test_a_group_counts_as_read_while_a_broker_is_away_that_may_know_its_members(brokers: SimulatedCluster) -> None:
+    location = place_of(brokers).location
+    assert not location.is_consuming("g"), "both say that it has no member"
+    brokers.brokers["broker-000"].refuse(RequestCode.GET_CONSUMER_CONNECTION_LIST, 2)
+    assert location.is_consuming("g")
+    brokers.brokers["broker-000"].refuse(RequestCode.GET_CONSUMER_CONNECTION_LIST, 206)
+    assert not location.is_consuming("g")
+    brokers.brokers["broker-001"].stop()
+    assert location.is_consuming("g")
+
+
 def test_brokers_of_both_versions_refuse_for_want_of_rights() -> None:
     assert lacks_rights(MQBrokerError(16, "no right"))
     assert lacks_rights(MQBrokerError(1, "org.apache.rocketmq.acl.common.AclException: no right"))

@@ -51,7 +51,8 @@ DISPUTE_LASTS_S: Final = LOCK_LASTS_S + 5.0
 class GroupLease:
     """The leases of one process for the topics of one group. `name` is the group's, without a namespace.
 
-    `instead`: what a user does to read without a lease, as "set commitOffsets=false", for the texts of errors.
+    `instead`: what a user does to read without a lease, as "set commitOffsets=false", for the texts of errors. `asks`:
+    see `LeaseOffsets`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class GroupLease:
         name: str,
         *,
         instead: str,
+        asks: Cluster | None = None,
         sleep: Callable[[float], None] = time.sleep,
         timer_s: Callable[[], float] = monotonic,
     ) -> None:
@@ -82,7 +84,7 @@ class GroupLease:
         # Held while topics, locks and membership change: two threads do that. The end of the process may come in the
         # midst of it, in the same thread.
         self._lock = threading.RLock()
-        self._offsets = LeaseOffsets(cluster, name, self, sleep=sleep, timer_s=timer_s)
+        self._offsets = LeaseOffsets(cluster, name, self, asks=asks or cluster, sleep=sleep, timer_s=timer_s)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.groups import consume_stats
+from rmq_store.remoting.cluster.groups import gather_consume_stats
 from rmq_store.remoting.cluster.offsets import query_consumer_offsets, try_update_consumer_offsets
 from rmq_store.remoting.cluster.pull_request import PullFilter, pull
 
@@ -48,7 +48,9 @@ class Holder(Protocol):
 
 
 class LeaseOffsets:
-    """The offsets of one group, whose name has no namespace, as `lease` allows to commit them."""
+    """The offsets of one group, whose name has no namespace, as `lease` allows to commit them. `asks`: the cluster that
+    answers the caller's questions about them, which may leave out brokers that are away.
+    """
 
     def __init__(
         self,
@@ -56,10 +58,12 @@ class LeaseOffsets:
         group: str,
         lease: Holder,
         *,
+        asks: Cluster,
         sleep: Callable[[float], None],
         timer_s: Callable[[], float],
     ) -> None:
         self._cluster = cluster
+        self._asks = asks
         self._group = group
         self._lease = lease
         self._sleep = sleep
@@ -73,7 +77,7 @@ class LeaseOffsets:
     def committed(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         """The offsets that the group has committed in these queues (14), without queues that have none."""
         self._asked = queues
-        found = query_consumer_offsets(self._cluster, self._group, queues, set_zero_if_not_found=False)
+        found = query_consumer_offsets(self._asks, self._group, queues, set_zero_if_not_found=False)
         unclear = {queue.topic for queue, given in found.items() if given.may_be_none}
         clear = self._topics_with_offsets() if unclear else set()
         return {
@@ -83,12 +87,14 @@ class LeaseOffsets:
         }
 
     def _topics_with_offsets(self) -> set[str]:
-        """The topics for which any broker has an offset of the group (208)."""
+        """The topics for which any broker that answers has an offset of the group (208)."""
         try:
-            return {queue.topic for queue in consume_stats(self._cluster, self._group)}
+            found = gather_consume_stats(self._asks, self._group).those_that_answer()
         except MQBrokerError as error:
             _log.info("group %r: it cannot be told whether it has committed 0: %s", self._group, error)
             return set()
+        stats = [one for one in found.values() if one is not None]
+        return {self._cluster.plain_name(queue.topic) for one in stats for queue in one.offset_table}
 
     def starts_at_first_message(self, queue: MessageQueue) -> bool:
         """Whether a broker answers 0 for a group without an offset in this queue."""
@@ -96,7 +102,7 @@ class LeaseOffsets:
             asked = [other for other in self._asked if other not in self._starts_at_first] or [queue]
             if queue not in asked:
                 asked.append(queue)
-            found = query_consumer_offsets(self._cluster, self._group, asked, set_zero_if_not_found=None)
+            found = query_consumer_offsets(self._asks, self._group, asked, set_zero_if_not_found=None)
             self._starts_at_first |= {other: other in found and found[other].offset == 0 for other in asked}
         return self._starts_at_first[queue]
 

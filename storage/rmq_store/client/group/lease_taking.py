@@ -12,8 +12,10 @@ from typing import Final
 from rmq_store.client.backend.remote_member import RemoteMember
 from rmq_store.client.group.lease_locks import Asked, LeaseLocks
 from rmq_store.errors import LeaseHeldError
+from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import RemotingError
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import BrokerError
 from rmq_store.remoting.cluster.locks import LOCK_LASTS_S
 
 _log = logging.getLogger(__name__)
@@ -60,8 +62,10 @@ class LeaseTaking:
         held_until_s = silent_until_s + LOOK_EVERY_S
         while True:
             asked = self._locks.ask([topic], self._cluster.broker_names())
-            if asked.refused:
-                raise next(iter(asked.refused.values()))
+            away: dict[str, BrokerError] = {**asked.away, **asked.refused}
+            for error in asked.refused.values():
+                if not is_away(error):
+                    raise error
             if asked.others:
                 self._locks.unlock([topic])
                 others = self._member.others()
@@ -70,11 +74,11 @@ class LeaseTaking:
                     raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
                 self._sleep(LOOK_EVERY_S)
             elif not asked.granted:
-                self._wait_for_masters(topic, silent_until_s, asked.away)
+                self._wait_for_masters(topic, silent_until_s, away)
                 held_until_s = self._timer_s() + LOCK_LASTS_S + LOOK_EVERY_S
-            elif asked.away and watches:
+            elif away and watches:
                 self._locks.unlock([topic])
-                self._watch(topic, asked.away)
+                self._watch(topic, away)
                 watches, held_until_s = False, self._timer_s() + LOCK_LASTS_S + LOOK_EVERY_S
             else:
                 return asked
@@ -90,7 +94,7 @@ class LeaseTaking:
                 holder,
             )
 
-    def _wait_for_masters(self, topic: str, until_s: float, away: Mapping[str, RemotingError]) -> None:
+    def _wait_for_masters(self, topic: str, until_s: float, away: Mapping[str, BrokerError]) -> None:
         """Let a moment pass, or raise RemotingError if the time is over."""
         if self._timer_s() >= until_s:
             last = next(iter(away.values()), None)

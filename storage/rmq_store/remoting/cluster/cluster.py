@@ -105,6 +105,10 @@ class Cluster:
         """The topic's route, at most 30 s old; None: no broker has the topic."""
         return self.routes.route(topic)
 
+    def routes_of(self, topics: Collection[str], asks_at_most: int) -> dict[str, TopicRoute | None]:
+        """The routes of topics, of which so many are asked for now (`RouteTable.routes`)."""
+        return self.routes.routes(topics, asks_at_most)
+
     def refresh_route(self, topic: str) -> TopicRoute | None:
         """The topic's route as a name server knows it now."""
         return self.routes.refresh(topic)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from rmq_store.protocol.bodies.clients import HeartbeatData
-from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupConfig
+from rmq_store.protocol.bodies.groups import ConsumerConnection, ConsumeStats, SubscriptionGroupConfig
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.gather import At, Question, Value, gather
+from rmq_store.remoting.cluster.gather import At, Gathered, Question, Value, gather
 from rmq_store.remoting.questions import groups as questions
 from rmq_store.remoting.questions.answer import Given, checked
 
@@ -67,7 +67,7 @@ def consumer_connections(cluster: Cluster, group: str) -> dict[str, ConsumerConn
     Raises:
         MQBrokerError: a broker refuses. RemotingError: a master does not answer.
     """
-    found = gather(cluster, _connections(cluster, group, None)).required()
+    found = gather(cluster, _connections(cluster, group, None, questions.read_consumer_connections)).required()
     return {name: connections for name, connections in found.items() if connections is not None}
 
 
@@ -77,15 +77,25 @@ def live_members(cluster: Cluster, group: str, broker_names: Collection[str] | N
     Raises:
         MQBrokerError: a broker refuses.
     """
-    found = gather(cluster, _connections(cluster, group, broker_names)).those_that_answer()
-    return {one.client_id for each in found.values() if each is not None for one in each.connection_set}
+    return set().union(*gather_members(cluster, group, broker_names).those_that_answer().values())
+
+
+def gather_members(
+    cluster: Cluster, group: str, broker_names: Collection[str] | None = None
+) -> Gathered[str, set[str]]:
+    """The ids of the live members of a group at each of these brokers, or at all (203)."""
+    return gather(cluster, _connections(cluster, group, broker_names, _read_members))
+
+
+def _read_members(given: Given, broker_name: str) -> set[str]:
+    found = questions.read_consumer_connections(given, broker_name)
+    return set() if found is None else {one.client_id for one in found.connection_set}
 
 
 def _connections(
-    cluster: Cluster, group: str, broker_names: Collection[str] | None
-) -> dict[str, Question[ConsumerConnection | None]]:
-    command = questions.ask_consumer_connections(cluster, group)
-    return _each(cluster, broker_names, command, questions.read_consumer_connections)
+    cluster: Cluster, group: str, broker_names: Collection[str] | None, read: Callable[[Given, str], Value]
+) -> dict[str, Question[Value]]:
+    return _each(cluster, broker_names, questions.ask_consumer_connections(cluster, group), read)
 
 
 def _each(
@@ -111,8 +121,15 @@ def create_group(cluster: Cluster, group: str, broker_name: str) -> None:
 
 def group_configs(cluster: Cluster, broker_name: str) -> dict[str, SubscriptionGroupConfig]:
     """The settings of all groups of a broker (201), by their names on the wire."""
-    asked = _each(cluster, (broker_name,), questions.ask_group_configs(), questions.read_group_configs)
-    return gather(cluster, asked, At.READABLE).required()[broker_name]
+    return gather_group_configs(cluster, (broker_name,)).required()[broker_name]
+
+
+def gather_group_configs(
+    cluster: Cluster, broker_names: Collection[str] | None = None
+) -> Gathered[str, dict[str, SubscriptionGroupConfig]]:
+    """The settings of all groups of each of these brokers, or of all (201), by their names on the wire."""
+    asked = _each(cluster, broker_names, questions.ask_group_configs(), questions.read_group_configs)
+    return gather(cluster, asked, At.READABLE)
 
 
 def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dict[MessageQueue, GroupProgress]:
@@ -123,10 +140,17 @@ def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dic
     Raises:
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave answers.
     """
-    asked = _each(cluster, None, questions.ask_consume_stats(cluster, group, topic), questions.read_consume_stats)
     found: dict[MessageQueue, GroupProgress] = {}
-    for stats in gather(cluster, asked, At.READABLE).required().values():
+    for stats in gather_consume_stats(cluster, group, topic).required().values():
         for queue, one in stats.offset_table.items() if stats is not None else ():
             plain = MessageQueue(cluster.plain_name(queue.topic), queue.broker_name, queue.queue_id)
             found[plain] = GroupProgress(one.broker_offset, one.consumer_offset, one.last_timestamp)
     return found
+
+
+def gather_consume_stats(
+    cluster: Cluster, group: str, topic: str | None = None
+) -> Gathered[str, ConsumeStats | None]:
+    """The progress of a group as each broker tells it, see `consume_stats`; None: it does not know the group."""
+    asked = _each(cluster, None, questions.ask_consume_stats(cluster, group, topic), questions.read_consume_stats)
+    return gather(cluster, asked, At.READABLE)

@@ -1,6 +1,9 @@
 """The name servers of a cluster: a shuffled list, one of them asked until it fails, then the next. One
 that refuses, because it has just begun, stays the first, and the others are asked as well.
 
+After none has answered, `may_answer` is False until one answers a probe, which goes to each of them beside all other
+work. So those who know something already need not wait for a time limit again and again.
+
 A list entry that is an HTTP address is the address server of RocketMQ: its page names the name servers, and is read
 again every two minutes. Sources: NettyRemotingClient.java (getAndCreateNameserverChannel), TopAddressing.java,
 MQClientInstance.java (fetchNameServerAddr).
@@ -13,13 +16,16 @@ import random
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from rmq_store import real_time
+from rmq_store.backoff import Backoff
 from rmq_store.errors import UsageError
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import without_requests
+from rmq_store.remoting.questions.name_servers import ask_clusters
 from rmq_store.remoting.transport.settings import is_address_server, split_name_servers
 
 if TYPE_CHECKING:
@@ -30,6 +36,8 @@ FETCH_TIMEOUT_S: Final = 3.0
 PAGE_BYTES_MAX: Final = 64 << 10
 NO_OPINION_MS: Final = 30_000
 """So long a name server that has failed is asked only if no other answers."""
+PROBING: Final = Backoff(first_ms=1000, max_ms=30_000)
+PROBE_TIMEOUT_MS: Final = 3000
 _NEXT_STEP: Final = "Is it the right address, and does a name server run there? `rmq doctor -n` with it names the fault"
 
 _log = logging.getLogger(__name__)
@@ -38,6 +46,42 @@ _log = logging.getLogger(__name__)
 def timer_ms() -> float:
     """A time in ms that never goes back."""
     return real_time.monotonic() * 1000
+
+
+class Probes:
+    """Requests to processes that have not answered, beside all other work: nobody waits for them. They leave after 1 s,
+    2 s more, 4 s more, and so on, every 30 s at last; the next ones not before those on their way have ended.
+
+    `send` sends one to each process that there is now; `counts` judges an answer. Times are in ms, of a clock that
+    never goes back.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[], list[Future[RemotingCommand]]],
+        now_ms: float,
+        counts: Callable[[RemotingCommand], bool] = lambda _: True,
+    ) -> None:
+        self._send = send
+        self._counts = counts
+        self._tries = 1
+        self._due_ms = now_ms + PROBING.wait_ms(self._tries)
+        self._sent: list[Future[RemotingCommand]] = []
+
+    def are_answered(self, now_ms: float) -> bool:
+        """Whether one of the last ones has an answer that counts. Those that are due leave here."""
+        if not self._has_answer() and now_ms >= self._due_ms and all(probe.done() for probe in self._sent):
+            self._sent = self._send()
+            self._tries += 1
+            self._due_ms = now_ms + PROBING.wait_ms(self._tries)
+        return self._has_answer()
+
+    def _has_answer(self) -> bool:
+        return any(probe.done() and probe.exception() is None and self._counts(probe.result()) for probe in self._sent)
+
+    def again(self) -> None:
+        """A process has answered a probe, and no question behind it."""
+        self._sent = []
 
 
 class NameServers:
@@ -64,6 +108,8 @@ class NameServers:
         self._addresses: tuple[str, ...] = ()
         self._chosen = 0
         self._failed_until_ms: dict[str, float] = {}
+        # Since no name server has answered.
+        self._probes: Probes | None = None
         if not self._pages:
             self._take(self._given)
 
@@ -112,9 +158,22 @@ class NameServers:
             if ok is None or answer.code in ok:
                 break
         if answers:
+            self._probes = None
             return answers
+        self._probes = self._probes or Probes(self._send_probes, self._timer())
         kind = RemotingError if reached else RemotingConnectError
         raise kind(f"no name server answers: {'; '.join(failures)}. {_NEXT_STEP}") from last
+
+    def may_answer(self) -> bool:
+        """Whether a question is worth its time limit: not from the moment at which no name server has answered, until
+        one answers a probe. Probes that are due leave here; nobody waits for them.
+        """
+        if self._probes is not None and self._probes.are_answered(self._timer()):
+            self._probes = None
+        return self._probes is None
+
+    def _send_probes(self) -> list[Future[RemotingCommand]]:
+        return [self._client.submit(address, ask_clusters(), PROBE_TIMEOUT_MS) for address in self._addresses]
 
     def turn(self) -> None:
         """Ask the next one first from now on. Their tables may differ: one that has just begun, or that a broker does

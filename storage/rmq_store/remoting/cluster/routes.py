@@ -1,6 +1,7 @@
 """Routes: which brokers have a topic, with how many queues, and the addresses of their masters and slaves.
 
-A route is asked for again when it is 30 seconds old; if no name server answers, the known one stays in use. Only
+A route is asked for again when it is 30 seconds old; if no name server answers, the known one stays in use, and nobody
+waits for them (`NameServers.may_answer`). Only
 addresses of this table are ever dialled. Sources: TopicRouteData.java, QueueData.java, BrokerData.java,
 MQClientInstance.java (updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo,
 topicRouteData2TopicSubscribeInfo), RouteInfoManager.java (pickupTopicRouteData).
@@ -166,7 +167,7 @@ class RouteTable:
             MQBrokerError: a name server refuses.
         """
         entry = self._topics.get(topic)
-        if entry is not None and self._timer() < entry.ask_at_ms:
+        if entry is not None and (self._timer() < entry.ask_at_ms or not self._name_servers.may_answer()):
             return entry.route
         try:
             return self.refresh(topic)
@@ -247,6 +248,8 @@ class RouteTable:
         known = self._clusters
         if known is not None and not refresh and self._timer() < known[1]:
             return known[2]
+        if known is not None and not self._name_servers.may_answer():
+            return known[2]
         try:
             answer = self._name_servers.call(ask_clusters(), self._timeout_ms, _LISTED_OR_PROXY)
             checked(answer, "a name server", _LISTED_OR_PROXY)
@@ -307,7 +310,9 @@ class RouteTable:
         topic = self._shown_by.get(name)
         entry = None if topic is None else self._topics.get(topic)
         try:
-            if topic is not None and (entry is None or entry.asked_at_ms <= oldest_ms):
+            if not self._name_servers.may_answer():
+                _log.info("broker %s does not answer, nor does a name server", name)
+            elif topic is not None and (entry is None or entry.asked_at_ms <= oldest_ms):
                 self.refresh(topic)
             elif topic is None and (self._clusters is None or self._clusters[0] <= oldest_ms):
                 self.clusters(refresh=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import threading
 
 import pytest
@@ -136,3 +137,35 @@ def test_an_answer_with_an_error_is_an_answer(net: FakeNet) -> None:
 
 def test_all_name_servers_can_be_asked_each(net: FakeNet) -> None:
     assert list(servers(net).call_each(RemotingCommand(216), 3000)) == ["ns1:9876", "ns2:9876", "ns3:9876"]
+
+
+def test_after_none_has_answered_none_is_waited_for_until_one_answers_a_probe(net: FakeNet) -> None:
+    timer = Timer()
+    name_servers = servers(net, timer=timer)
+    assert name_servers.may_answer()
+    for process in net.name_servers.values():
+        process.silent = True
+    with pytest.raises(RemotingError):
+        ask(name_servers)
+    asked(net)
+    probed: list[float] = []
+    for _ in range(240):
+        timer.now_ms += 500
+        assert not name_servers.may_answer()
+        if asked(net):
+            probed.append(timer.now_ms)
+    assert [(later - before) / 1000 for before, later in itertools.pairwise(probed)] == [2, 4, 8, 16, 30, 30]
+    net.name_servers["ns2:9876"].silent = False
+    timer.now_ms += 30_000
+    assert name_servers.may_answer() and len(asked(net)) == 3
+    assert name_servers.may_answer() and not asked(net)
+
+
+def test_an_answer_to_a_question_ends_the_silence_too(net: FakeNet) -> None:
+    name_servers = servers(net)
+    net.name_servers["ns1:9876"].down = net.name_servers["ns2:9876"].down = net.name_servers["ns3:9876"].down = True
+    with pytest.raises(RemotingConnectError):
+        ask(name_servers)
+    assert not name_servers.may_answer()
+    net.name_servers["ns3:9876"].down = False
+    assert ask(name_servers) == 0 and name_servers.may_answer()

@@ -214,3 +214,22 @@ def test_addresses_belong_to_brokers_that_have_registered_them(net: FakeNet) -> 
 def test_a_static_topic_is_recognised_by_its_route(net: FakeNet) -> None:
     two_brokers(net).extra_route["topicQueueMappingByBroker"] = {"broker-a": {"topic": "Orders", "totalQueues": 2}}
     assert net.cluster().known_route("Orders").is_static
+
+
+def test_nobody_waits_for_silent_name_servers_again_and_again(net: FakeNet, timer: Timer) -> None:
+    """Each question takes its time limit: of a plan that is made many times a second, too."""
+    cluster = two_brokers(net).cluster(timer=timer)
+    cluster.route("Orders")
+    cluster.cluster_info()
+    net.name_servers[NAME_SERVER].silent = True
+    timer.now_ms += POLL_EVERY_MS
+    net.calls.clear()
+    for _ in range(100):
+        timer.now_ms += AGAIN_AFTER_MS
+        assert cluster.route("Orders") is not None and cluster.broker_names()
+        assert cluster.routes.not_reached("broker-a") is not None
+    assert net.codes(name_servers=True) == [105, *[106] * 7], "one question; what follows are probes"
+    net.name_servers[NAME_SERVER].silent = False
+    timer.now_ms += POLL_EVERY_MS
+    net.brokers.pop("broker-b")
+    assert "broker-b" not in cluster.known_route("Orders").queues
