@@ -31,6 +31,9 @@ _PORT_MAX = 65535
 # A host name, or an IPv6 address in brackets.
 _ADDRESS = re.compile(r"(?:[^\s:;,=/\[\]]+|\[[0-9A-Fa-f:.%]+\]):([0-9]{1,5})")
 
+# Longer than a broker needs to begin again.
+BROKER_AWAY_TIMEOUT_MS: Final = 180_000
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
@@ -38,6 +41,7 @@ class ClusterOptions:
 
     `name_server` is addresses separated by ";", or the URL of an address server. `address_map` is pairs of a registered
     address and the one to be dialled for it. `access_key`, `secret_key` and `security_token` are references.
+    `broker_away_timeout_ms`: so long what is planned waits for a broker that is away.
     """
 
     name_server: str
@@ -53,6 +57,7 @@ class ClusterOptions:
     tls_server_name: str = ""
     namespace: str = ""
     pull_group: str = ""
+    broker_away_timeout_ms: int = BROKER_AWAY_TIMEOUT_MS
 
 
 # How long a task waits, by default.
@@ -140,6 +145,7 @@ def cluster_options(values: Mapping[str, Any]) -> ClusterOptions:
         tls_server_name=values.get("tlsServerName", ""),
         namespace=values.get("namespace", ""),
         pull_group=values.get("pullGroup", ""),
+        broker_away_timeout_ms=values.get("brokerAwayTimeout", BROKER_AWAY_TIMEOUT_MS),
     )
 
 

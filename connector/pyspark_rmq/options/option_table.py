@@ -333,6 +333,16 @@ _CLUSTER = (
         "only",
     ),
     Option(
+        "brokerAwayTimeout",
+        READ | WRITE,
+        values.duration_ms,
+        "duration: 500ms, 30s, 15m, 1h",
+        "3m",
+        "How long tasks wait for a broker that goes after their batch was planned, before they fail and name it: its "
+        "rows to read, the rows that it may have stored already, and the records of the replay check.",
+        "only",
+    ),
+    Option(
         "onLateQueue",
         STREAM_READ,
         one_of(SKIP_OLDER, READ_ALL),
@@ -716,7 +726,7 @@ _SINK = (
         values.duration_ms,
         "duration: 500ms, 30s, 15m, 1h",
         "1m",
-        "The time for all tries of a request, and for a broker that the replay check waits for.",
+        "The time for all tries of a request that sends new rows.",
         "only",
     ),
     Option(

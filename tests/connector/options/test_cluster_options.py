@@ -131,7 +131,7 @@ def test_an_option_of_clusters_needs_one(option) -> None:  # type: ignore[no-unt
     value = {
         "addressMap": "a:1=b:1", "tls": "true", "tlsVerify": "true", "replayCheck": "true", "createTopic": "true",
         "onUnknownOutcome": "check", "onStoreStatus": "log", "settleTime": "1s", "sendTimeout": "1s",
-        "onLateQueue": "read", "onBrokerAway": "wait",
+        "onLateQueue": "read", "onBrokerAway": "wait", "brokerAwayTimeout": "1m",
     }.get(option.name, "/x")  # fmt: skip
     value = "env:X" if "env:" in option.kind else "g" if option.name == "pullGroup" else value
     with pytest.raises(UsageError, match=f"option {option.name} needs the option nameServer"):
