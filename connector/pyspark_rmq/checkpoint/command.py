@@ -234,8 +234,8 @@ def forget_broker(
     target: ClusterTarget, as_json: bool, location: str, broker: str, groups: tuple[str, ...], dry_run: bool,
     yes: bool, replaced: bool,
 ) -> None:  # fmt: skip
-    """Take a broker of a cluster out of a stream's checkpoint, so that the query goes on without it. Stop the query
-    first, and all other sinks of the cluster that wait for this broker.
+    """Take a broker of a cluster that never comes back out of a stream's checkpoint, so that the query goes on without
+    it. Stop the query first.
 
     POSITION is the first message that was not read, PLANNED the end of the batch that runs again, END the last end that
     anybody knows, LOST the number of messages between. They are lost, and so are the committed offsets of groups at

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pyspark_rmq.checkpoint.log_file import read_text, write_text
+from pyspark_rmq.checkpoint.log_file import read_text, replace_text, write_text
 from pyspark_rmq.checkpoint.reading import Batch, Checkpoint, Source
 from pyspark_rmq.position.position import Queue, StreamPosition, is_same_store
 from pyspark_rmq.position.queue_ids import broker_of
@@ -119,7 +119,7 @@ def write_forgetting(plan: Forgetting) -> None:
     for number, text in sorted(plan.files.items()):
         path = directory / str(number)
         write_text(directory / f"{number}.{time_ms}.before-forget-broker", read_text(path))
-        write_text(path, text)
+        replace_text(path, text)
 
 
 def _text(batch: Batch, broker: str, cluster: str) -> str | None:
