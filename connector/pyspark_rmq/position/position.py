@@ -22,8 +22,8 @@ sorted):
     since     {topic: ms since the epoch}, "*" for all topics of a pattern; only of a cluster. The start of the query:
               in a queue that turns up later, because its broker was away, messages stored before are not this query's.
               Left out if the query began at the first messages
-    query     the id of the query over all of its runs; only if it commits for a group of a cluster. Its runs are members
-              of the group by names with this id, so that one waits for the end of another (`rmq_store`, lease_member)
+    query     the id of the query over all of its runs; only if it commits for a group of a cluster. Its runs are
+              members of the group by names with this id, so that one waits for the end of another
 
 `began` is there because Spark does not write the initial position down: after a restart it asks for it again, and
 "latest" is another place by then. The batch that was planned with the first answer must be repeated with it.
