@@ -123,6 +123,11 @@ class World:
             answer(process, command)
             self._note(broker, command)
 
+    def beats(self, broker: FakeBroker, driver: Driver) -> None:
+        """A heartbeat of the driver that was on its way comes to a broker now."""
+        broker.members["g"] |= dict.fromkeys(driver.ids, {})
+        self._seen_s |= {(broker.name, "g", client_id): self.now_s() for client_id in driver.ids}
+
     def _with_time(self, kind: Callable[..., Any], *given: Any, **named: Any) -> Any:
         made = kind(*given, **named, sleep=self.sleep, timer_s=self.now_s)
         assert self.now_plans is not None
@@ -292,7 +297,13 @@ def test_a_run_whose_requests_all_brokers_carry_out_late_is_waited_for(
     first.kill()
     world.sleep(100)
     began_s = world.now_s()
-    world.at.append((began_s + 30, lambda: [world.goes_on(broker) for broker in (a, b)]))
+
+    def go_on() -> None:
+        for broker in (a, b):
+            world.goes_on(broker)
+            world.beats(broker, first)
+
+    world.at.append((began_s + 30, go_on))
     a.put("T", 0, 3)
     again = world.driver(first.position).start()
     assert 90 <= world.now_s() - began_s <= 30 + MEMBER_LASTS_S + 10
