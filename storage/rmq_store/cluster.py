@@ -28,7 +28,13 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
-from rmq_store.remoting.cluster.groups import gather_group_configs, gather_members, group_configs, live_members
+from rmq_store.remoting.cluster.groups import (
+    first_group_config,
+    gather_group_configs,
+    gather_members,
+    group_configs,
+    live_members,
+)
 from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.cluster.offsets import gather_ranges, search_offsets
 from rmq_store.remoting.cluster.pull_request import (
@@ -114,6 +120,7 @@ __all__ = [
     "compile_selector",
     "ends_at_brokers",
     "evaluates_no_sql92",
+    "first_group_config",
     "frame_columns",
     "frames_of_answer",
     "gather",

@@ -7,7 +7,8 @@ from what is known. A `refresh` right after one that found news asks nobody: Spa
 With `goes_on` a plan goes on without brokers that are away. The ways of an answer:
 
     planned       begins a `Look`, without the brokers that `Outages` knows to be away; all questions go through it
-    refresh       asks for ends. Ends of brokers that are away stay in `KnownEnds`, to be compared with later
+    refresh       asks for ends. Ends of brokers that are away stay in `KnownEnds`, to be compared with later. Of a
+                  group it takes the lease where it is not held: a broker that does not grant it counts as away
     queue_ranges, ranges, committed_offsets      leave out the queues of brokers that are away
     away          tells the caller which these are: positions in their queues stay as they are
     planned       begins again if a broker has gone in between; hands what it has found to `Outages`
@@ -26,7 +27,7 @@ from pyspark_rmq.access.cluster_lookup import ClusterRows, find_rows, group_name
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
 from pyspark_rmq.cluster_read.known_ends import LOOK_MS_MAX, KnownEnds
-from pyspark_rmq.cluster_read.look import BrokerError, Look
+from pyspark_rmq.cluster_read.look import Look
 from pyspark_rmq.cluster_read.message_locations import MessageLocations
 from pyspark_rmq.cluster_read.outages import Outages
 from pyspark_rmq.cluster_read.range_reader import RangeReader, queue_of
@@ -34,6 +35,7 @@ from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import (
+    MASTER_ID,
     Cluster,
     GroupLease,
     MessageQueue,
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 
 # With news Spark asks for the plan of the batch within this time.
 PLANNING_MS: Final = 100.0
-_NOBODY: Final[Mapping[str, BrokerError]] = MappingProxyType({})
+_NOBODY: Final[Mapping[str, Exception]] = MappingProxyType({})
 
 Planned = TypeVar("Planned")
 
@@ -99,6 +101,9 @@ class ClusterReader:
         self._topics = TopicList(asked)
         self._required = RequiredBrokers(asked)
         self._group: GroupLease | None = None
+        self._query = ""
+        # The brokers that have told their ends, and at which the lease is not held.
+        self._not_held: Mapping[str, Exception] = _NOBODY
 
     @property
     def cluster(self) -> Cluster:
@@ -139,29 +144,31 @@ class ClusterReader:
         self._locations.forget()
         self._topics.look_again(now_ms)
         self._found_news = self._ends.ask_again(now_ms)
-        if self._group is not None:
-            self._group.hold_before_planning(self._ends.masters())
+        self._hold()
 
     def planned(self, plan: Callable[[], Planned]) -> Planned:
         """See `Brokers.planned`."""
         look = self._look
         if look is None:
-            return plan()
+            return self._repeated(plan)
         before, self._unrouted = set(look.away), set()
         look.begin(self._outages.not_back(self._timer_ms()))
         if back := before.difference(look.away):
             self._polled_ms = -LOOK_MS_MAX
             self._ends.forget_quiet(back)
         try:
-            while True:
-                away = set(look.away)
-                try:
-                    return plan()
-                except (RemotingError, MQBrokerError) as error:
-                    if not is_away(error) or away >= look.away.keys():
-                        raise
+            return self._repeated(plan)
         finally:
             self._outages.found(look.silent, self._timer_ms())
+
+    def _repeated(self, plan: Callable[[], Planned]) -> Planned:
+        while True:
+            away = set(self.away())
+            try:
+                return plan()
+            except (RemotingError, MQBrokerError) as error:
+                if not is_away(error) or away >= self.away().keys():
+                    raise
 
     def topics(self) -> Mapping[str, object]:
         """All topics of the namespace by name, at most 30 s old; the same object as long as nothing changed."""
@@ -187,9 +194,12 @@ class ClusterReader:
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
-    def away(self) -> Mapping[str, BrokerError]:
-        """See `Brokers.away`; none if the reader does not go on without them."""
-        return _NOBODY if self._look is None else self._look.away
+    def away(self) -> Mapping[str, Exception]:
+        """See `Brokers.away`: those that do not answer, if the reader goes on without them, and those at which the
+        lease is not held.
+        """
+        away = _NOBODY if self._look is None else self._look.away
+        return {**self._not_held, **away} if self._not_held else away
 
     def require_brokers(self, names: Sequence[str], topics: Collection[str]) -> None:
         """Return if these brokers are there. Those whose masters told ends at the last look are not asked again.
@@ -320,12 +330,35 @@ class ClusterReader:
         Raises:
             MQBrokerError: a broker refuses; the others have committed. RemotingError: a master does not answer.
         """
-        self._of_group(group).are_away(self.away())
+        self._of_group(group).are_away(self._silent_masters())
         self._of_group(group).commit({queue_of(*queue): offset for queue, offset in offsets.items()})
 
+    def runs_of(self, query: str) -> None:
+        """See `Runs.runs_of`."""
+        self._query = query
+
     def lease(self, group: str, topic: str, owner: str) -> Lease:
-        """Take the lease, and join the group. LeaseHeldError names the holder, or the live members of the group."""
-        return self._of_group(group).lease(topic, owner)
+        """Take the lease, and join the group. LeaseHeldError names the holder, or the live members of the group.
+        RemotingError: a broker has told its ends, and does not grant the lock; `away` has it then.
+        """
+        of_group = self._of_group(group)
+        of_group.are_away(self._silent_masters())
+        lease = of_group.lease(topic, owner, self._query)
+        before = self._not_held
+        self._hold()
+        for name in self._not_held.keys() - before.keys():
+            raise RemotingError(str(self._not_held[name]))
+        return lease
+
+    def _hold(self) -> None:
+        """Hold the lease, if there is one, at all brokers whose masters have told their ends."""
+        if self._group is not None:
+            self._group.are_away(self._silent_masters())
+            self._not_held = self._group.hold_before_planning(self._ends.masters())
+
+    def _silent_masters(self) -> list[str]:
+        silent = () if self._look is None else self._look.silent
+        return [name for name, broker_id in silent if broker_id == MASTER_ID]
 
     def _of_group(self, group: str) -> GroupLease:
         if self._group is None or self._group.name != group:
@@ -341,7 +374,7 @@ class ClusterReader:
     def close(self) -> None:
         """Leave the group, and let go of the cluster."""
         on_close, self._on_close = self._on_close, None
-        group, self._group = self._group, None
+        group, self._group, self._not_held = self._group, None, _NOBODY
         try:
             if group is not None:
                 group.leave()

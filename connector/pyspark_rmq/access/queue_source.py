@@ -235,6 +235,15 @@ class DelayedMessages(Protocol):
 
 
 @runtime_checkable
+class Runs(Protocol):
+    """The runs of a query are known to each other, whatever process they are."""
+
+    def runs_of(self, query: str) -> None:
+        """Leases from now on are those of a run of this query. Its earlier runs are waited for, if they may have ended.
+        """
+
+
+@runtime_checkable
 class Brokers(Protocol):
     """The messages are at brokers, which may be away."""
 

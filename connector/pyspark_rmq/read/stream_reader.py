@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -37,6 +38,7 @@ from pyspark_rmq.access.queue_source import (
     Pins,
     Planned,
     QueueSource,
+    Runs,
     Sizes,
     held,
 )
@@ -46,7 +48,7 @@ from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position import planning
 from pyspark_rmq.position.fingerprint import fingerprints_before
 from pyspark_rmq.position.planning import QueueSlice, Range
-from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
+from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition, new_query_id
 from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
 from pyspark_rmq.query.ending import stop_when_terminated
 from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
@@ -102,6 +104,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[Queue, int] | None = None
         # The ranges that the tasks of the batch that ends at the position are going to read.
         self._pinned: tuple[StreamPosition, Pin] | None = None
+        # Of a query whose position has no id yet.
+        self._new_query = new_query_id()
         self._last_batch_s: float | None = None
         self._warned = False
         self._is_full = False
@@ -118,6 +122,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from rmq_store.cluster import BrokerAwayError
         from rmq_store.errors import UsageError
 
+        query = self._query_of(store, None)
         ranges = self._poll(store, ())
         start: QueueOffsets = {}
         self._refused = None
@@ -128,7 +133,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # goes on although, say, the option does not name a queue that was added since.
             self._refused = error
         # A first batch that was planned but not completed is repeated from here: see `began` in offsets.py.
-        return StreamPosition(store.identity, start, began=start, since=since)
+        return StreamPosition(store.identity, start, began=start, since=since, query=query)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Tell Spark whether the options have limits. With Trigger.Once Spark asks for everything instead."""
@@ -147,7 +152,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends_now(self, store: QueueSource) -> dict[Queue, int]:
         self._deliver_due(store, None)
-        return {queue: limits.max_offset for queue, limits in self._poll(store, None).items()}
+        # The lease is taken by the next call, which knows the position, and with it whose run this is.
+        return {queue: limits.max_offset for queue, limits in self._poll(store, None, claims=False).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
@@ -165,6 +171,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         due_ms = self._deliver_due(store, _DELIVERED_AT_ONCE)
         begin = StreamPosition.from_json(start)
+        query = self._query_of(store, begin)
         seen = self._poll(store, begin.next)
         assert self._view is not None  # _look_at has set it
         idle = IdlePoll(start, seen, self._view.version, due_ms, now_s)
@@ -184,7 +191,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         closed, away = self._unread(store, begin, ranges)
         self._absences.log(store, begin)
         back = self._history.check(store, with_opened_again(begin, ranges), ranges)
-        plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first, held=away)
+        plan = StreamPlan.of(replace(begin, query=query), ranges, back, self._target, is_first=first, held=away)
         self._complete(plan.begin, ranges, away)
         if self._options.on_broker_away == WAIT and isinstance(store, Brokers) and store.away():
             self._idle = idle
@@ -231,6 +238,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SlicePartition(part) for part in planning.split(parts, self._options.min_partitions)]
 
     def _parts(self, store: QueueSource, begin: StreamPosition, finish: StreamPosition) -> list[QueueSlice]:
+        self._query_of(store, finish)
         self._poll(store, finish.next)
         queues = list(finish.next)
         if not isinstance(store, Brokers):
@@ -268,6 +276,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._in_plan(lambda store: self._commit(store, StreamPosition.from_json(end)))
 
     def _commit(self, store: QueueSource, position: StreamPosition) -> None:
+        self._query_of(store, position)
         ranges = self._poll(store, position.next)
         # The store may just have been replaced.
         back = self._history.check(store, position, ranges)
@@ -295,9 +304,21 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = self._opened()
         return store.planned(lambda: plan(store)) if isinstance(store, Brokers) else plan(store)
 
-    def _poll(self, store: QueueSource, known: Collection[Queue] | None) -> dict[Queue, Range]:
-        """Return the subscribed queues as they are now; the group's leases are held from here on. `known` are those of
-        the position, see `starting_offsets.subscribed`.
+    def _query_of(self, store: QueueSource, position: StreamPosition | None) -> str:
+        """The id of this query for its positions, as the position has it, or a new one; "" where it needs none. Leases
+        are taken for it from here on.
+        """
+        if self._member is None or not isinstance(store, Runs):
+            return ""
+        query = (position.query if position is not None else "") or self._new_query
+        store.runs_of(query)
+        return query
+
+    def _poll(
+        self, store: QueueSource, known: Collection[Queue] | None, *, claims: bool = True
+    ) -> dict[Queue, Range]:
+        """Return the subscribed queues as they are now; the group's leases are held from here on, with `claims`.
+        `known` are those of the position, see `starting_offsets.subscribed`.
 
         The same dict as long as neither the log nor the table of topics changed.
         """
@@ -312,6 +333,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._view.ranges
         subscription = self._options.subscription
         ranges = starting_offsets.subscribed(store, subscription, known)
+        if not claims:
+            return ranges
         if member is not None:
             # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
             own = () if subscription.of_group is None else (subscription.of_group,)
