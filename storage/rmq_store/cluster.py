@@ -11,7 +11,7 @@ from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
 from rmq_store.client.cluster_sink.holders import Holders
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
-from rmq_store.client.cluster_sink.record_topic import RecordTopic
+from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
@@ -20,7 +20,7 @@ from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batche
 from rmq_store.format.batches.frame_decoder import frame_columns
 from rmq_store.format.frames.frame_walk import WalkedFrames, frames_of_answer
 from rmq_store.memory import BatchMemory
-from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
+from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away, tells_nothing
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
@@ -56,7 +56,7 @@ from rmq_store.remoting.cluster.queries import (
     query_by_unique_key,
     view_message,
 )
-from rmq_store.remoting.cluster.routes import MASTER_ID, TopicRoute
+from rmq_store.remoting.cluster.routes import MASTER_ID, KnownRoutes, TopicRoute
 from rmq_store.remoting.cluster.topics import BrokerEnds, CheckedTopics, TopicAt, at_brokers, ends_at_brokers
 from rmq_store.remoting.questions.answer import SUCCESS, broker_error, checked, is_not_told, lacks_rights
 from rmq_store.remoting.questions.brokers import ask_runtime_info
@@ -67,6 +67,7 @@ __all__ = [
     "CLUSTER_ROWS_SCHEMA",
     "MASTER_ID",
     "NOT_AT_SLAVE",
+    "RECORD_TOPIC",
     "SQL92",
     "SUCCESS",
     "AnswerRequest",
@@ -82,6 +83,7 @@ __all__ = [
     "Found",
     "GroupLease",
     "Holders",
+    "KnownRoutes",
     "LogFigure",
     "MQBrokerError",
     "MessageQueue",
@@ -141,6 +143,7 @@ __all__ = [
     "require_brokers",
     "search_offsets",
     "split_name_servers",
+    "tells_nothing",
     "view_message",
     "walk_range",
 ]

@@ -61,12 +61,15 @@ class ClusterLocation:
 
     def open_to_read(self) -> ClusterReader:
         """As `StoreLocation.open_to_read`. Nothing is asked before the first question."""
+        return self._open(goes_on=self.goes_on, away_ms=None)
+
+    def _open(self, goes_on: bool, away_ms: int | None) -> ClusterReader:
         from pyspark_rmq.access.cluster_reader import ClusterReader
 
         options = self.options
         cluster = take(options)
         return ClusterReader(
-            cluster, pull_group=options.pull_group, sql92=self.sql92, goes_on=self.goes_on,
+            cluster, pull_group=options.pull_group, sql92=self.sql92, goes_on=goes_on, away_ms=away_ms,
             on_close=lambda: give_back(options),
         )  # fmt: skip
 
@@ -75,13 +78,13 @@ class ClusterLocation:
         return self.open_to_read()
 
     def in_task(self) -> AbstractContextManager[ClusterReader]:
-        """As `StoreLocation.in_task`."""
+        """As `StoreLocation.in_task`. Reads wait for a broker that is away, so long as brokerAwayTimeout says."""
         return self._in_task()
 
     @contextlib.contextmanager
     def _in_task(self) -> Iterator[ClusterReader]:
         spare_modules()
-        with self.open_to_read() as reader:
+        with self._open(goes_on=False, away_ms=self.options.broker_away_timeout_ms) as reader:
             yield reader
 
     def identity(self) -> SameCluster:

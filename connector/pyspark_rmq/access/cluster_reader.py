@@ -38,6 +38,7 @@ from rmq_store.cluster import (
     MASTER_ID,
     Cluster,
     GroupLease,
+    KnownRoutes,
     MessageQueue,
     MQBrokerError,
     PullFilter,
@@ -64,7 +65,7 @@ Planned = TypeVar("Planned")
 
 class ClusterReader:
     """The cluster as a store to read, for one thread. `on_close` is called once, by `close`. Of a condition `sql92`
-    brokers may send messages that do not fulfil it.
+    brokers may send messages that do not fulfil it. `away_ms`: of a task, see `RangeReader`.
 
     Offsets are queue offsets; queue ids are `BrokerQueueId`. Methods raise MQBrokerError if a broker refuses, and
     RemotingError if no process of it answers.
@@ -79,6 +80,7 @@ class ClusterReader:
         pull_group: str = "",
         sql92: str | None = None,
         goes_on: bool = False,
+        away_ms: int | None = None,
         on_close: Callable[[], None] = lambda: None,
         timer_ms: Callable[[], float] = lambda: monotonic() * 1000,
     ) -> None:
@@ -91,7 +93,7 @@ class ClusterReader:
         # The cluster that plans ask.
         self._asked = asked = cluster if self._look is None else self._look
         self._locations = MessageLocations(asked, pulls)
-        self._ranges = RangeReader(cluster, pulls.group, sql92)
+        self._ranges = RangeReader(cluster, pulls.group, sql92, away_ms)
         self._on_close: Callable[[], None] | None = on_close
         self._timer_ms = timer_ms
         self._identity = ""
@@ -214,6 +216,17 @@ class ClusterReader:
         now = {topic: {queue_id.broker_name for queue_id in self._ends.of(topic).all} for topic in known}
         return KnownBrokers.of(self._cluster).missing(self._cluster, now, known)
 
+    def known_brokers(self, queues: Iterable[Queue]) -> dict[BrokerQueueId, KnownRoutes]:
+        """See `Brokers.known_brokers`."""
+        ids = {queue.queue_id for queue in queues}
+        names = {queue_id.broker_name for queue_id in ids}
+        known = {name: self._cluster.routes.known(brokers=[name]) for name in names}
+        return {queue_id: known[queue_id.broker_name] for queue_id in ids}
+
+    def take_over(self, known: KnownRoutes) -> None:
+        """See `Brokers.take_over`."""
+        self._cluster.routes.take_over(known)
+
     def untold(self, queues: Iterable[Queue]) -> set[Queue]:
         """See `Brokers.untold`."""
         away = self.away()
@@ -285,7 +298,7 @@ class ClusterReader:
         Raises:
             OffsetOutOfRangeError: the master does not have the messages (any more).
             QueueHoleError: messages are missing in the middle. SlaveBehindError: no slave has them yet.
-            CorruptRecordError: a message is damaged.
+            CorruptRecordError: a message is damaged. BrokerAwayError: of a task, its broker was waited for in vain.
         """
         topic, queue_id, start, end = wanted.part
         return self._ranges.read(
@@ -303,9 +316,10 @@ class ClusterReader:
         """The messages that brokers find for the texts. See `cluster_lookup.find_rows`."""
         return find_rows(self._cluster, topic, texts, spans, by)
 
-    def redriven(self, group: str) -> Mapping[BrokerQueueId, Redriven]:
-        """The dead letters that `redrive` has moved, as their brokers have recorded it. Raises as `read_slice`."""
-        return redriven_letters(self._cluster, group, self._pull_group)
+    def redriven_of(self, group: str, queue_id: BrokerQueueId) -> Redriven | None:
+        """The dead letters of a queue that `redrive` has moved, as its broker has recorded it. Raises as `read_slice`.
+        """
+        return redriven_letters(self._cluster, group, queue_id, self._pull_group)
 
     # -- groups -------------------------------------------------------------------------------------------------------
 

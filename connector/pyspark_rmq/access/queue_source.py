@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from rmq_store.cluster import KnownRoutes
+
 Planned = TypeVar("Planned")
 
 
@@ -148,9 +150,9 @@ class QueueSource(Protocol):
     def read_slice(self, wanted: SliceRead) -> Iterator[pa.RecordBatch]:
         """Yield the messages in order, as record batches. Raises `OffsetOutOfRangeError` and `CorruptionError`."""
 
-    def redriven(self, group: str) -> Mapping[QueueId, Redriven]:
-        """The dead letters that were redriven, by queue id of `%DLQ%group`. Raises `CorruptionError` if the ledger is
-        damaged.
+    def redriven_of(self, group: str, queue_id: QueueId) -> Redriven | None:
+        """The dead letters of a queue of `%DLQ%group` that were redriven; None: none were. Raises `CorruptionError` if
+        the ledger is damaged.
         """
 
     def find(
@@ -264,6 +266,14 @@ class Brokers(Protocol):
 
     def require_brokers(self, names: Sequence[str], topics: Collection[str]) -> None:
         """Return if these brokers are there. `topics` are those that are read. Raises `BrokerAwayError`."""
+
+    def known_brokers(self, queues: Iterable[Queue]) -> Mapping[QueueId, KnownRoutes]:
+        """By queue id the addresses of its broker, as far as they are known here: for the tasks that read it. Nobody is
+        asked.
+        """
+
+    def take_over(self, known: KnownRoutes) -> None:
+        """Find brokers by what another process knew a moment ago, until the name servers tell more."""
 
     def missing_brokers(self, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
         """By topic the brokers that are away: that had queues of it, as `known`, this process or a name server say, and

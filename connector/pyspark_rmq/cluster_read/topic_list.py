@@ -10,8 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark_rmq.cluster_read.look import tells_nothing
-from rmq_store.cluster import Cluster, MQBrokerError, RemotingError, ResponseCode
+from rmq_store.cluster import Cluster, MQBrokerError, RemotingError, ResponseCode, tells_nothing
 
 _log = logging.getLogger(__name__)
 

@@ -55,7 +55,7 @@ from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
 from pyspark_rmq.read.loss_detection import History
-from pyspark_rmq.read.task import SlicePartition, read_partition
+from pyspark_rmq.read.task import SlicePartition, known_brokers, read_partition, with_brokers
 from pyspark_rmq.schema.schema import source_columns
 from rmq_store.real_time import monotonic
 
@@ -234,8 +234,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises `DataLossError` if a part of the batch is gone and failOnDataLoss is on.
         """
         begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
-        parts = self._in_plan(lambda store: self._parts(store, begin, finish))
-        return [SlicePartition(part) for part in planning.split(parts, self._options.min_partitions)]
+        return self._in_plan(lambda store: self._partitions(store, begin, finish))
+
+    def _partitions(self, store: QueueSource, begin: StreamPosition, finish: StreamPosition) -> list[InputPartition]:
+        parts = self._parts(store, begin, finish)
+        split = planning.split(parts, self._options.min_partitions)
+        return with_brokers(map(SlicePartition, split), known_brokers(store, parts))
 
     def _parts(self, store: QueueSource, begin: StreamPosition, finish: StreamPosition) -> list[QueueSlice]:
         self._query_of(store, finish)
