@@ -120,7 +120,8 @@ class Look(Cluster):
         try:
             asked = super().routes_of(others, asks_at_most)
         except (RemotingError, MQBrokerError) as error:
-            if not self._seen.keys() >= set(others) or not tells_nothing(error):
+            # One that has just begun, and refuses, knows nothing of a topic that was never seen, too.
+            if not tells_nothing(error) or (is_away(error) and not self._seen.keys() >= set(others)):
                 raise
             asked = dict.fromkeys(others)
         return found | {topic: self._with_seen(topic, route) for topic, route in asked.items()}
@@ -145,17 +146,22 @@ class Look(Cluster):
             raise _as_silence(silence.error)
         try:
             found = super().address(broker_name, broker_id)
-        except RemotingError as error:
+        except (RemotingError, MQBrokerError) as error:
             known = self.routes.last_known(broker_name)
             before = None if known is None else known.addresses.get(broker_id)
+            if before is None and not tells_nothing(error):
+                raise
             if before is None:
                 self._asked_at.pop((broker_name, broker_id), None)
                 self._note(broker_name, broker_id, error)
-                raise
+                raise _as_silence(error) from error
             found = before
         if silence is not None and silence.address == found:
             raise _as_silence(silence.error)
         self._asked_at[broker_name, broker_id] = found
+        seen = self._addresses_seen.get(broker_name, {})
+        if seen.get(broker_id) != found:
+            self._addresses_seen[broker_name] = {**seen, broker_id: found}
         return found
 
     # -- calls --------------------------------------------------------------------------------------------------------
