@@ -122,8 +122,7 @@ class ClusterLocation:
         """As `StoreLocation.is_consuming`: whether the group has live members. It may have them at masters that are
         away, and at those that no name server shows now.
         """
-        from pyspark_rmq.cluster_read.look import tells_nothing
-        from rmq_store.cluster import MQBrokerError, RemotingError, gather_members
+        from rmq_store.cluster import MQBrokerError, RemotingError, gather_members, tells_nothing
 
         with self.open_to_read() as reader:
             try:

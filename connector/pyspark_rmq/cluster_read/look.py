@@ -159,9 +159,6 @@ class Look(Cluster):
         if silence is not None and silence.address == found:
             raise _as_silence(silence.error)
         self._asked_at[broker_name, broker_id] = found
-        seen = self._addresses_seen.get(broker_name, {})
-        if seen.get(broker_id) != found:
-            self._addresses_seen[broker_name] = {**seen, broker_id: found}
         return found
 
     # -- calls --------------------------------------------------------------------------------------------------------
