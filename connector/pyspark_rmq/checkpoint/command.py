@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rmq_store.cluster import Cluster
 
 
-@click.group(short_help="A stream's checkpoint: show, compare, rewind, forget a broker.")
+@click.group(short_help="A stream's checkpoint: show, compare, rewind.")
 def checkpoint() -> None:
     """The checkpoint of a Spark stream: show it, compare it with its store, make a new one with other positions, or
     take a broker out that never comes back.
