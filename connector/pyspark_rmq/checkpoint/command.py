@@ -242,8 +242,8 @@ def forget_broker(
     this broker, and the records of sinks there, for all sinks of the cluster: of a batch whose only record was there,
     rows may be stored twice.
 
-    The checkpoint is changed at its place, and keeps query id, state and watermark. What its files said before stays
-    beside them. A broker of the same name that is there later begins as a new one: never start the old one again.
+    The checkpoint is changed at its place, and keeps query id, state and watermark. The old text of each file that is
+    changed stays beside it. A broker of the same name that is there later begins as a new one: never start the old one again.
     """
     from pyspark_rmq.checkpoint.forgetting import plan_forgetting, queues_of, write_forgetting
     from pyspark_rmq.checkpoint.reading import open_checkpoint

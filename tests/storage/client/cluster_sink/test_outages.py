@@ -1,4 +1,4 @@
-"""Whole tasks of a sink through outages: nothing is stored twice, and what waits for a broker names it and the option."""
+"""Whole tasks of a sink through outages: nothing is stored twice, and an error names the broker and the option."""
 
 from __future__ import annotations
 
