@@ -243,7 +243,8 @@ def forget_broker(
     rows may be stored twice.
 
     The checkpoint is changed at its place, and keeps query id, state and watermark. The old text of each file that is
-    changed stays beside it. A broker of the same name that is there later begins as a new one: never start the old one again.
+    changed stays beside it. A broker of the same name that is there later begins as a new one: never start the old one
+    again.
     """
     from pyspark_rmq.checkpoint.forgetting import plan_forgetting, queues_of, write_forgetting
     from pyspark_rmq.checkpoint.reading import open_checkpoint
