@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rmq_store.cluster import Cluster
 
 
-@click.group(short_help="A stream's checkpoint: show, compare, rewind, forget a broker.")
+@click.group(short_help="A stream's checkpoint: show, compare, rewind.")
 def checkpoint() -> None:
     """The checkpoint of a Spark stream: show it, compare it with its store, make a new one with other positions, or
     take a broker out that never comes back.
@@ -242,8 +242,9 @@ def forget_broker(
     this broker, and the records of sinks there, for all sinks of the cluster: of a batch whose only record was there,
     rows may be stored twice.
 
-    The checkpoint is changed at its place, and keeps query id, state and watermark. What its files said before stays
-    beside them. A broker of the same name that is there later begins as a new one: never start the old one again.
+    The checkpoint is changed at its place, and keeps query id, state and watermark. The old text of each file that is
+    changed stays beside it. A broker of the same name that is there later begins as a new one: never start the old one
+    again.
     """
     from pyspark_rmq.checkpoint.forgetting import plan_forgetting, queues_of, write_forgetting
     from pyspark_rmq.checkpoint.reading import open_checkpoint
