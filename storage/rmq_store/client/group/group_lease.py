@@ -139,10 +139,13 @@ class GroupLease:
     def _take(self, topic: str) -> None:
         asked = self._taking.locked(topic, is_first=not self._topics)
         with self._lock:
-            self._locks.added(asked.granted, asked.at_s, is_first=not self._topics)
+            is_first = not self._topics
             self._topics.add(topic)
-            self._member.beat(self._topics, asked.granted)
-        self._taking.refuse_others(topic, asked.granted)
+            there = self._member.beat(self._topics, self._locks.those_not_away(asked.granted) or asked.granted)
+            # Where it could not join, a lock counts as not held: with the lock it joins there later.
+            self._locks.added(there, asked.at_s, is_first=is_first)
+            self._locks.away(set(asked.granted).difference(there))
+        self._taking.refuse_others(topic, there)
 
     def holds(self, topic: str) -> bool:
         """Whether nobody else was found to have the lease. Brokers may have forgotten it: `hold_at` takes it again."""
@@ -341,7 +344,7 @@ class GroupLease:
             there = [name for name in self._cluster.broker_names() if name not in away or not is_away(away[name])]
             if not there or self._loss:
                 return
-            self._member.beat(self._topics, there)
+            there = self._member.beat(self._topics, there)
             came = [other for other in self._member.others(there).living if other not in self._seen]
             self._seen.update(came)
             if came:
