@@ -183,7 +183,7 @@ class GroupLease:
             LeaseHeldError: as `hold_at`. MQBrokerError: a broker refuses, because a right is missing, say.
         """
         self._locks.answered(broker_names)
-        missing = sorted(set(broker_names) - self.hold_at(broker_names))
+        missing = sorted(set(broker_names) - self._hold_at(broker_names, self._asks, PLAN_WAITS_S, refuses=True))
         found: dict[str, LeaseHeldError | RemotingError] = {}
         for name in missing:
             what = f"the lease of {', '.join(sorted(self._topics))} at broker {name}"
@@ -196,16 +196,22 @@ class GroupLease:
                 found[name] = RemotingError(f"{what} is not taken yet")
         return found
 
-    def _hold_at(self, broker_names: Collection[str], through: Cluster, waits_s: float) -> set[str]:
+    def _hold_at(
+        self, broker_names: Collection[str], through: Cluster, waits_s: float, *, refuses: bool = False
+    ) -> set[str]:
         if not self._topics:
             return set(broker_names)
         missing = self._locks.missing_at(broker_names)
+        failed: Mapping[str, MQBrokerError | RemotingError] = {}
         if missing and not self._loss and self._lock.acquire(timeout=waits_s):
             try:
-                self._lock_at(missing, through)
+                failed = self._lock_at(missing, through)
                 self._beat_at(missing.intersection(self._locks.held_at()), through)
             finally:
                 self._lock.release()
+        for error in failed.values():
+            if refuses and not is_away(error):
+                raise error
         if self._loss:
             raise LeaseHeldError(self._loss, "unknown")
         return set(broker_names).intersection(self._locks.held_at())
