@@ -623,7 +623,7 @@ def test_a_missing_right_for_locks_ends_the_plan_by_name(net: FakeNet, make: Any
     group.lease("Orders", "reports")
     now.now_s += 61
     net.brokers["b"].refused[41] = 16, "no permission"
-    with pytest.raises(MQBrokerError, match="no permission.*BROKER: b"):
+    with pytest.raises(MQBrokerError, match=r"no permission.*BROKER: b"):
         group.hold_before_planning(["a", "b"])
 
 
