@@ -8,7 +8,8 @@ rebalanced, and what it commits is said by its caller. Consumers that share a gr
     lock and heartbeat every 20 s                                 in a thread: a batch may take longer than a lock lasts
     lock and heartbeat at a broker that came (back)               before its queues are planned, and before a commit
     leave out its queues, for 65 s at most                        where a client that is no member has the lock
-    compare the group's offsets with our own                      where a lock had lapsed: another one may have had it
+    compare the group's offsets with our own                      where a lock had lapsed: another one may have had it,
+                                                                  if all had lapsed
     nothing; what is read is owed to the group                    while no master answers
     ask a master no more that has not answered                    until it tells its ends, or a renewal finds it
 
@@ -239,9 +240,13 @@ class GroupLease:
                     "may be one of a query that has ended, and is waited for, %.0f s at most",
                     self.name, ", ".join(sorted(self._topics)), ", ".join(sorted(asked.others)), DISPUTE_LASTS_S,
                 )  # fmt: skip
-        lapsed = sorted(set(asked.granted).difference(self._locks.held_at()))
+        held = self._locks.held_at()
+        lapsed = sorted(set(asked.granted).difference(held))
         overtaken, failed = self._offsets.overtaken_at(lapsed, through)
-        if overtaken:
+        if held:
+            # No other query has had the lease meanwhile.
+            self._offsets.stay(overtaken)
+        if overtaken and not held:
             self._locks.unlock(self._topics, {*asked.there, *self._locks.held_at()}, through=through)
             queue, (ours, theirs) = min(overtaken.items())
             self._lose(
