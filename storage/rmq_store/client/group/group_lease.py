@@ -81,6 +81,8 @@ class GroupLease:
         self._topics: set[str] = set()
         # Other members that were logged.
         self._seen: set[str] = set()
+        # The brokers that did not grant the locks when they were asked last.
+        self._refusals: Mapping[str, MQBrokerError | RemotingError] = {}
         # Why the lease is lost, if it is.
         self._loss = ""
         self._stopped = threading.Event()
@@ -180,11 +182,10 @@ class GroupLease:
         """As `hold_at`, at brokers whose masters have just told their ends. Returns those at which the locks are not
         held, each with the reason: their queues are left out of this plan. None without any lease.
 
-        Raises:
-            LeaseHeldError: as `hold_at`. MQBrokerError: a broker refuses, because a right is missing, say.
+        Raises as `hold_at`.
         """
         self._locks.answered(broker_names)
-        missing = sorted(set(broker_names) - self._hold_at(broker_names, self._asks, PLAN_WAITS_S, refuses=True))
+        missing = sorted(set(broker_names) - self.hold_at(broker_names))
         found: dict[str, LeaseHeldError | RemotingError] = {}
         for name in missing:
             what = f"the lease of {', '.join(sorted(self._topics))} at broker {name}"
@@ -194,25 +195,20 @@ class GroupLease:
                     f"{DISPUTE_LASTS_S:.0f} s at most", "unknown",
                 )  # fmt: skip
             else:
-                found[name] = RemotingError(f"{what} is not taken yet")
+                why = self._refusals.get(name)
+                found[name] = RemotingError(f"{what} is not taken yet" + ("" if why is None else f": {why}"))
         return found
 
-    def _hold_at(
-        self, broker_names: Collection[str], through: Cluster, waits_s: float, *, refuses: bool = False
-    ) -> set[str]:
+    def _hold_at(self, broker_names: Collection[str], through: Cluster, waits_s: float) -> set[str]:
         if not self._topics:
             return set(broker_names)
         missing = self._locks.missing_at(broker_names)
-        failed: Mapping[str, MQBrokerError | RemotingError] = {}
         if missing and not self._loss and self._lock.acquire(timeout=waits_s):
             try:
-                failed = self._lock_at(missing, through)
+                self._refusals = self._lock_at(missing, through)
                 self._beat_at(missing.intersection(self._locks.held_at()), through)
             finally:
                 self._lock.release()
-        for error in failed.values():
-            if refuses and not is_away(error):
-                raise error
         if self._loss:
             raise LeaseHeldError(self._loss, "unknown")
         return set(broker_names).intersection(self._locks.held_at())
