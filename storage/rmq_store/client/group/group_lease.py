@@ -8,7 +8,8 @@ rebalanced, and what it commits is said by its caller. Consumers that share a gr
     lock and heartbeat every 20 s                                 in a thread: a batch may take longer than a lock lasts
     lock and heartbeat at a broker that came (back)               before its queues are planned, and before a commit
     leave out its queues, for 65 s at most                        where a client that is no member has the lock
-    compare the group's offsets with our own                      where a lock had lapsed: another one may have had it
+    compare the group's offsets with our own                      where a lock had lapsed: another one may have had it,
+                                                                  if all had lapsed
     nothing; what is read is owed to the group                    while no master answers
     ask a master no more that has not answered                    until it tells its ends, or a renewal finds it
 
@@ -80,6 +81,8 @@ class GroupLease:
         self._topics: set[str] = set()
         # Other members that were logged.
         self._seen: set[str] = set()
+        # The brokers that did not grant the locks when they were asked last.
+        self._refusals: Mapping[str, MQBrokerError | RemotingError] = {}
         # Why the lease is lost, if it is.
         self._loss = ""
         self._stopped = threading.Event()
@@ -139,10 +142,13 @@ class GroupLease:
     def _take(self, topic: str) -> None:
         asked = self._taking.locked(topic, is_first=not self._topics)
         with self._lock:
-            self._locks.added(asked.granted, asked.at_s, is_first=not self._topics)
+            is_first = not self._topics
             self._topics.add(topic)
-            self._member.beat(self._topics, asked.granted)
-        self._taking.refuse_others(topic, asked.granted)
+            there = self._member.beat(self._topics, self._locks.those_not_away(asked.granted) or asked.granted)
+            # Where it could not join, a lock counts as not held: with the lock it joins there later.
+            self._locks.added(there, asked.at_s, is_first=is_first)
+            self._locks.away(set(asked.granted).difference(there))
+        self._taking.refuse_others(topic, there)
 
     def holds(self, topic: str) -> bool:
         """Whether nobody else was found to have the lease. Brokers may have forgotten it: `hold_at` takes it again."""
@@ -176,8 +182,7 @@ class GroupLease:
         """As `hold_at`, at brokers whose masters have just told their ends. Returns those at which the locks are not
         held, each with the reason: their queues are left out of this plan. None without any lease.
 
-        Raises:
-            LeaseHeldError: as `hold_at`. MQBrokerError: a broker refuses, because a right is missing, say.
+        Raises as `hold_at`.
         """
         self._locks.answered(broker_names)
         missing = sorted(set(broker_names) - self.hold_at(broker_names))
@@ -190,7 +195,8 @@ class GroupLease:
                     f"{DISPUTE_LASTS_S:.0f} s at most", "unknown",
                 )  # fmt: skip
             else:
-                found[name] = RemotingError(f"{what} is not taken yet")
+                why = self._refusals.get(name)
+                found[name] = RemotingError(f"{what} is not taken yet" + ("" if why is None else f": {why}"))
         return found
 
     def _hold_at(self, broker_names: Collection[str], through: Cluster, waits_s: float) -> set[str]:
@@ -199,7 +205,7 @@ class GroupLease:
         missing = self._locks.missing_at(broker_names)
         if missing and not self._loss and self._lock.acquire(timeout=waits_s):
             try:
-                self._lock_at(missing, through)
+                self._refusals = self._lock_at(missing, through)
                 self._beat_at(missing.intersection(self._locks.held_at()), through)
             finally:
                 self._lock.release()
@@ -230,9 +236,13 @@ class GroupLease:
                     "may be one of a query that has ended, and is waited for, %.0f s at most",
                     self.name, ", ".join(sorted(self._topics)), ", ".join(sorted(asked.others)), DISPUTE_LASTS_S,
                 )  # fmt: skip
-        lapsed = sorted(set(asked.granted).difference(self._locks.held_at()))
+        held = self._locks.held_at()
+        lapsed = sorted(set(asked.granted).difference(held))
         overtaken, failed = self._offsets.overtaken_at(lapsed, through)
-        if overtaken:
+        if held:
+            # No other query has had the lease meanwhile.
+            self._offsets.stay(overtaken)
+        if overtaken and not held:
             self._locks.unlock(self._topics, {*asked.there, *self._locks.held_at()}, through=through)
             queue, (ours, theirs) = min(overtaken.items())
             self._lose(
@@ -341,7 +351,7 @@ class GroupLease:
             there = [name for name in self._cluster.broker_names() if name not in away or not is_away(away[name])]
             if not there or self._loss:
                 return
-            self._member.beat(self._topics, there)
+            there = self._member.beat(self._topics, there)
             came = [other for other in self._member.others(there).living if other not in self._seen]
             self._seen.update(came)
             if came:
