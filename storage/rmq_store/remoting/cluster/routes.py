@@ -123,7 +123,7 @@ class TopicRoute:
 
 @dataclass(frozen=True, slots=True)
 class KnownRoutes:
-    """What a process knows of topics and brokers, for another process: plain data, which can be pickled.
+    """The routes and brokers that a process knows, for another process: plain data, which can be pickled.
 
     `brokers` has also those of the routes.
     """
@@ -176,7 +176,7 @@ class RouteTable:
         self._shown_by: dict[str, str] = {}
         # Broker name -> the addresses that were told last, by name servers or by another process.
         self._last: dict[str, BrokerAddresses] = {}
-        # What another process has handed over last.
+        # The last ones that another process has handed over.
         self._handed: dict[str, TopicRoute] = {}
         self._handed_brokers: dict[str, BrokerAddresses] = {}
 
@@ -193,8 +193,8 @@ class RouteTable:
 
     def take_over(self, known: KnownRoutes) -> None:
         """Go on from what another process knew a moment ago, as if the name servers had told it now. While they do not
-        tell another one, a route or an address of it stays. What was taken over before changes nothing: this process
-        may know more by now.
+        tell another one, a route or an address of it stays. The same again changes nothing: this process may know more
+        by now.
         """
         for name, broker in known.brokers.items():
             if self._handed_brokers.get(name) != broker:
