@@ -151,5 +151,5 @@ def test_a_question_without_a_row_is_noted(stream: Make, questions_of_plans: set
     reader = stream(startingOffsets="earliest")
     new = RemotingCommand(code=31, ext_fields={"topic": "T", "queueId": "0"})
     reader._in_plan(lambda store: store.cluster.call_broker("broker-a", new))
-    assert [one[1:] for one in without_row(questions_of_plans)] == [("access.cluster_reader", 31, BROKER)]
+    assert [one[1:] for one in without_row(questions_of_plans)] == [("read.stream_reader", 31, BROKER)]
     questions_of_plans.clear()
