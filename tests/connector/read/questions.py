@@ -36,7 +36,7 @@ _now = local()
 # Who asks brokers for what. `outages` probes beside the plans, and nobody waits for it.
 AT_BROKERS: Final[dict[str, frozenset[int]]] = {
     "access.cluster_lookup": frozenset({201}),
-    "access.cluster_reader": frozenset({29}),
+    "access.cluster_reader": frozenset({11, 29, 30, 31}),
     "client.backend": frozenset({34, 35, 203}),
     "client.group": frozenset({14, 15, 41, 42, 203, 208}),
     "cluster_read.awaited_brokers": frozenset({28}),

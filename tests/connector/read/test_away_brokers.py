@@ -23,7 +23,7 @@ from rmq_store.errors import DataLossError, UnknownTopicError
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
-from ...storage.remoting.cluster.fake_cluster import FakeNet, frame
+from ...storage.remoting.cluster.fake_cluster import FakeNet, answer, frame
 from ..planned_batches import LIMIT, planned, through_spark
 from .absences import KINDS, NAME_SERVER_KINDS, SOME_KINDS, Absence, NameServerAbsence
 from .conftest import Clock, batch
@@ -685,6 +685,56 @@ def test_available_now_ends_with_what_the_others_have(
     made.reader = stream(**options)
     made.reader.prepareForTriggerAvailableNow()
     made.trigger(40_000)
+    made.check_all_read_once()
+
+
+@pytest.mark.parametrize("kind", ["empty", "not ready"])
+def test_a_closed_queue_of_a_pattern_stays_so_beside_a_name_server_that_lists_nothing(
+    net: FakeNet, query: Make, kind: str
+) -> None:
+    """It was forgotten, and read again from its first message when it was opened."""
+    made = query(Case({"subscribePattern": "T", **EARLIEST}, frozenset()))
+    made.trigger()
+    net.brokers["broker-b"].topics["T"] |= {"read": 0, "write": 0, "perm": 2}
+    made.trigger(31_000)
+    assert StreamPosition.from_json(made.position).closed == {("T", B0): 10}
+    absence = NameServerAbsence(net, kind)
+    for _ in range(3):
+        net.brokers["broker-a"].put("T", 0, 1)
+        made.trigger(31_000)
+    assert StreamPosition.from_json(made.position).closed == {("T", B0): 10}
+    absence.end()
+    net.brokers["broker-b"].topics["T"] |= {"read": 1, "write": 1, "perm": 6}
+    net.brokers["broker-b"].put("T", 0, 1)
+    for _ in range(2):
+        made.trigger(31_000)
+    made.check_all_read_once()
+
+
+def test_a_queue_of_which_a_slave_does_not_know_yet_has_lost_nothing(net: FakeNet, query: Make) -> None:
+    """A slave learns the settings of a topic up to 60 s late."""
+    made = query(CASES["earliest"])
+    made.trigger()
+    broker = net.brokers["broker-a"]
+    broker.processes[0].down = True
+    slave = broker.processes[1]
+
+    def of_an_old_topic(command: RemotingCommand) -> RemotingCommand:
+        config = broker.topics["T"]
+        now, config["queues"] = config["queues"], 1
+        told = answer(slave, command)
+        config["queues"] = now
+        return told
+
+    for _ in range(3):
+        slave.answers = [lambda command: of_an_old_topic(command) if command.code == ENDS else answer(slave, command)]
+        net.brokers["broker-b"].put("T", 0, 1)
+        made.trigger()
+        assert made.next()[A1] == 10
+    broker.processes[0].down, slave.answers = False, []
+    put(net)
+    made.trigger(40_000)
+    made.trigger(31_000)
     made.check_all_read_once()
 
 
