@@ -95,7 +95,7 @@ class Absences:
             return
         why = "; ".join(f"{name}, for {late[name]:.1f} s: {away[name]}" for name in late)
         raise BrokerAwayError(
-            f"required brokers are away for longer than brokerAwayTimeout, {bound_s:g} s, so no batch was planned: {why}",
+            f"required brokers are away for longer than brokerAwayTimeout, {bound_s:g} s; nothing was planned: {why}",
             tuple(late),
         )
 

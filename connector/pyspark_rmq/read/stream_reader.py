@@ -472,7 +472,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = [queue for queue in begin.next if queue not in ranges]
         if not missing and not begin.closed:
             return {}, set()
-        had = {queue.topic for queue in missing}
+        # Of the position: name servers that have just begun list no topic.
+        had = {queue.topic for queue in (*missing, *begin.closed)}
         subscription = self._options.subscription
         existing = {*starting_offsets.known_topics(store, subscription), *had}
         topics = starting_offsets.subscribed_topics(existing, subscription)
