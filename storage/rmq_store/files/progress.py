@@ -118,4 +118,6 @@ class Progress:
                 os.close(fd)
             durable.fsync_directory(self.path.parent)
         except OSError as error:
+            if in_place and isinstance(error, FileNotFoundError):
+                raise
             raise durable.translate(error, self.path) from error

@@ -126,7 +126,7 @@ def _make_spare(log: CommitLog) -> None:
     """Let the close make no file, if it has something to replace: a program may delete the store while another process,
     which has written to it, closes it. The first closer of a new store makes the files.
     """
-    replaced = log.root / "checkpoint", log.progress.path
+    replaced = log.root / "checkpoint", log.progress.path, log.flush_lock.path
     log.has_spare = all(path.exists() for path in replaced) and make_spare(log.own)
 
 
@@ -162,8 +162,18 @@ def close(log: CommitLog) -> None:
     try:
         log.segments.stop_making_ahead()
         if log.store_lock.held == "shared":
-            with durable.typed(log.root):
-                _flush_and_leave(log)
+            _refuse_deleted(log)
+            for lock in (log.store_lock, log.append_lock, log.flush_lock):
+                lock.makes_file = not log.has_spare
+            try:
+                with durable.typed(log.root):
+                    _flush_and_leave(log)
+            except FileNotFoundError as error:
+                raise _deleted(log) from error
+            except StoreFailedError:
+                if log.store_lock.held != "free":
+                    _refuse_deleted(log)  # that is the reason
+                raise
     except BaseException as error:
         # Otherwise others may be at work, and nothing was changed that they rely on.
         if isinstance(error, Exception) or log.store_lock.held != "shared":
@@ -177,7 +187,6 @@ def close(log: CommitLog) -> None:
 
 
 def _flush_and_leave(log: CommitLog) -> None:
-    _refuse_deleted(log)
     flush(log)
     with append_lock(log, closes=True):
         # One closer at a time: two that hold byte 0 shared would refuse each other the upgrade.
