@@ -126,8 +126,10 @@ def _make_spare(log: CommitLog) -> None:
     """Let the close make no file, if it has something to replace: a program may delete the store while another process,
     which has written to it, closes it. The first closer of a new store makes the files.
     """
-    replaced = log.root / "checkpoint", log.progress.path, log.flush_lock.path
+    replaced = log.root / "checkpoint", log.progress.path
     log.has_spare = all(path.exists() for path in replaced) and make_spare(log.own)
+    for lock in (log.append_lock, log.flush_lock) if log.has_spare else ():
+        os.close(durable.open_nofollow(lock.path, os.O_RDWR | os.O_CREAT))
 
 
 def _map_page(log: CommitLog) -> None:
@@ -209,7 +211,7 @@ def _refuse_deleted(log: CommitLog) -> None:
     """
     if log.held_root.is_deleted():
         raise log.held_root.replaced()
-    needed = log.root / "abort", log.own / "state", log.own / "append.lock"
+    needed = [log.root / "abort", log.own / "state", *([log.append_lock.path] if log.has_spare else [])]
     if not log.store_lock.is_current() or not all(map(os.path.lexists, needed)):
         raise _deleted(log)
     try:
