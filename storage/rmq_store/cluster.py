@@ -24,6 +24,7 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
+from rmq_store.remoting.cluster.broker_probes import broker_probes
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.cluster.groups import gather_group_configs, gather_members, group_configs, live_members
@@ -106,6 +107,7 @@ __all__ = [
     "ask_runtime_info",
     "at_brokers",
     "broker_error",
+    "broker_probes",
     "checked",
     "compile_selector",
     "ends_at_brokers",

@@ -1,0 +1,292 @@
+"""All kinds of clients at work on one topic while something happens to its cluster, and what became of its messages.
+
+    with Scene(cluster, directory, "Weather-1") as scene:
+        outcome = scene.meet(event)
+
+Messages are told apart by their bodies. What brokers hold at the end is what RocketMQ's own client reads.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from helpers.cluster import requests
+from helpers.cluster.brokers import RocketmqCluster
+from helpers.cluster.kills.session import Session, members
+from helpers.cluster.weather.events import Event
+from helpers.cluster.weather.members import QUEUES, Client, Member, Polling, Popping, Producing, Pushed, Sender
+from helpers.cluster.witness import Witness
+
+DRIVER: Final = "helpers.cluster.weather.driver"
+START_S: Final = 120.0
+CATCH_UP_S: Final = 210.0
+CALM_S: Final = 10.0
+"""Before the event, and behind it."""
+STALL_MS: Final = 1000
+POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the processes of the streams use, all together."""
+
+    processes: int
+    threads: int
+    descriptors: int
+    resident_mb: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an event led to. `ended`: queries that ended by themselves, with their errors. `lost`, `more`: by client, how
+    many messages it never got, and how many it got too often; of `copy`: rows of the sink that are not stored, and that
+    are stored twice. `unstored`: acknowledged messages that no broker has. `ages_ms`: of rows of living brokers in
+    `read`: (median, 99th percentile, maximum) before and during the event. `stalls`: plans of more than a second,
+    and the longest plan of all, in ms.
+    """
+
+    event: str
+    ended: list[str] = field(default_factory=list)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
+    more: dict[str, int] = field(default_factory=dict)
+    unstored: int = 0
+    messages: int = 0
+    ages_ms: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    stalls: dict[str, tuple[int, int]] = field(default_factory=dict)
+    usage: dict[str, Usage] = field(default_factory=dict)
+    stop_s: float = 0.0
+    caught_up_s: float = 0.0
+
+    def write(self, file: Path) -> None:
+        """As JSON."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+
+class Scene:
+    """The clients of one topic, at work within a `with` block. `options` go to the driver."""
+
+    def __init__(self, cluster: RocketmqCluster, directory: Path, name: str, **options: Any) -> None:
+        self._cluster = cluster
+        self._directory = directory / name
+        self._directory.mkdir(parents=True)
+        self._name = name
+        self.orders, self.copies = f"{name}-orders", f"{name}-copies"
+        self._options = options
+        self._clients: list[Client] = []
+        self._session: Session | None = None
+
+    # -- beginning and end -------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        has_slaves = any(broker_id for _, broker_id in self._cluster.brokers)
+        for topic in (self.orders, self.copies):
+            self._cluster.create_topic(topic, QUEUES, on_slaves=has_slaves)
+        try:
+            self._start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _start(self) -> None:
+        cluster = self._cluster
+        given = {
+            "name_server": cluster.name_server, "orders": self.orders, "copies": self.copies,
+            "read": f"{self._name}-read", "handle": f"{self._name}-handle", **self._options,
+        }  # fmt: skip
+        self._session = Session(json.dumps(given), self._directory, DRIVER)
+        self._senders = [Sender(cluster, self.orders, name) for name in cluster.broker_names]
+        self._producer = Producing(cluster, self.orders)
+        kinds = [Pushed, Polling, *([] if cluster.version.startswith("4.") else [Popping])]
+        self._members: list[Member] = [
+            kind(cluster, f"{self._name}-{number}", self.orders) for number, kind in enumerate(kinds)
+        ]
+        for client in (*self._members, *self._senders, self._producer):
+            client.start()
+            self._clients.append(client)
+        self._await(self._all_have_some, START_S, "not all clients have got messages")
+
+    def _all_have_some(self) -> bool:
+        read, handled = Counter(name for name, *_ in self._read_rows()), self._handled()
+        return (
+            all(read[name] > 20 for name in self._cluster.broker_names)
+            and len(handled) > 20
+            and self._stored(self.copies) > 20
+            and all(len(member.got) > 20 for member in self._members)
+        )
+
+    def _close(self) -> None:
+        while self._clients:
+            self._clients.pop().end()
+        if self._session is not None:
+            self._session.kill()
+
+    # -- the event ---------------------------------------------------------------------------------------------------
+
+    def meet(self, event: Event, during: Callable[[Scene], None] | None = None) -> Outcome:
+        """Let something happen, wait until everybody has caught up, end the clients, and count."""
+        outcome = Outcome(event.name)
+        time.sleep(CALM_S)
+        outcome.usage["before"] = self.usage()
+        for client in self._clients:
+            client.errors.clear()
+        began_s = time.time()
+        beside = threading.Thread(target=during, args=(self,)) if during else None
+        if beside is not None:
+            beside.start()
+        event.happen(self._cluster)
+        if beside is not None:
+            beside.join()
+        time.sleep(CALM_S)
+        over_s = time.time()
+        outcome.usage["after"] = self.usage()
+        for sender in (*self._senders, self._producer):
+            sender.end()
+            self._clients.remove(sender)
+        stored = self._dump(self.orders)
+        everything = Counter(body for _, body in stored)
+        self._await(lambda: self._caught_up(everything), CATCH_UP_S, None)
+        outcome.caught_up_s = round(time.time() - over_s, 1)
+        (self._directory / "stop").touch()
+        self._await((self._directory / "finished").exists, 60, None)
+        for member in self._members:
+            member.end()
+            self._clients.remove(member)
+        self._count(outcome, everything)
+        self._measure(outcome, event, began_s, over_s)
+        outcome.errors = {
+            client.name: [f"{at - began_s:.1f} s: {error}" for at, error in client.errors] for client in self._members
+        }
+        return outcome
+
+    def restart_queries(self) -> None:
+        """Stop the queries, and start them again."""
+        (self._directory / "restart").touch()
+
+    def _caught_up(self, everything: Counter[str]) -> bool:
+        wanted = everything.keys()
+        return (
+            wanted <= {row[3] for row in self._read_rows()}
+            and wanted <= {body for tries, body in self._handled()}
+            and all(wanted <= member.got.keys() for member in self._members)
+            and self._stored(self.copies) >= everything.total()
+        )
+
+    # -- counting ----------------------------------------------------------------------------------------------------
+
+    def _count(self, outcome: Outcome, everything: Counter[str]) -> None:
+        outcome.messages = everything.total()
+        acknowledged = {body for one in (*self._senders, self._producer) for body in one.acknowledged}
+        outcome.unstored = len(acknowledged - everything.keys())
+        # Those that were there, were copied, and are not there any more are no copies of nothing.
+        expected = everything | Counter(acknowledged - everything.keys())
+        found = {
+            "read": Counter(row[3] for row in self._read_rows()),
+            "handle": Counter(body for tries, body in self._handled() if tries == 0),
+            "copy": Counter(body for _, body in self._dump(self.copies)),
+        } | {member.name: member.got for member in self._members}
+        for name, got in found.items():
+            outcome.lost[name] = (everything - got).total()
+            outcome.more[name] = (got - expected).total()
+        outcome.ended = [f"{one['query']}: {one['error']}" for one in self._notes("ended")]
+
+    def _measure(self, outcome: Outcome, event: Event, began_s: float, over_s: float) -> None:
+        ages: dict[str, list[int]] = {"before": [], "during": []}
+        for file in (self._directory / "read").glob("[0-9]*"):
+            batch = json.loads(file.read_text())
+            when = "before" if batch["at"] < began_s else "during" if batch["at"] < over_s else ""
+            if when and batch["at"] > began_s - CALM_S:
+                living = (row for row in batch["rows"] if row[0] not in event.hits)
+                ages[when] += [round(batch["at"] * 1000) - row[4] for row in living]
+        outcome.ages_ms = {when: (quantile(of, 0.5), quantile(of, 0.99), max(of, default=0)) for when, of in ages.items()}
+        plans: dict[str, list[int]] = {}
+        for one in self._notes("progress"):
+            durations = one["progress"]["durationMs"]
+            plans.setdefault(one["query"], []).append(
+                durations.get("latestOffset", 0) + durations.get("queryPlanning", 0) + durations.get("commitOffsets", 0)
+            )
+        outcome.stalls = {name: (sum(ms > STALL_MS for ms in of), max(of)) for name, of in plans.items()}
+        outcome.stop_s = max((one["seconds"] for one in self._notes("stopped")), default=0.0)
+
+    def usage(self) -> Usage:
+        """Of the driver, its JVM and its Python processes."""
+        assert self._session is not None
+        pids = members(self._session.pid)
+        threads = descriptors = pages = 0
+        for pid in pids:
+            process = Path(f"/proc/{pid}")
+            try:
+                threads += len(list((process / "task").iterdir()))
+                descriptors += len(list((process / "fd").iterdir()))
+                pages += int((process / "statm").read_text().split()[1])
+            except OSError:
+                continue  # it has ended
+        return Usage(len(pids), threads, descriptors, pages * 4096 >> 20)
+
+    def _dump(self, topic: str) -> list[tuple[str, str]]:
+        """(broker, body) of all messages of a topic, read by Java's client."""
+        count = self._stored(topic)
+        with Witness(self._cluster) as java:
+            group = f"{self._name}-{topic}-{time.time_ns()}"
+            found = java.ask("lite", group=group, topic=topic, count=count, timeoutMs=60_000)
+        assert len(found) >= count, f"Java has got {len(found)} of {count} messages"
+        return [(one["brokerName"], one["body"]) for one in found]
+
+    def _stored(self, topic: str) -> int:
+        count = 0
+        for name in self._cluster.broker_names:
+            with self._cluster.connect(name) as broker:
+                count += sum(requests.max_offset(broker, topic, queue_id) for queue_id in range(QUEUES))
+        return count
+
+    def _read_rows(self) -> Iterable[list[Any]]:
+        for file in (self._directory / "read").glob("[0-9]*"):
+            yield from json.loads(file.read_text())["rows"]
+
+    def _handled(self) -> list[tuple[int, str]]:
+        file = self._directory / "handled"
+        if not file.exists():
+            return []
+        lines = file.read_text().splitlines(keepends=True)
+        pairs = [line.rstrip().split(" ", 1) for line in lines if line.endswith("\n")]
+        return [(int(tries), body) for tries, body in pairs]
+
+    def _notes(self, file: str) -> list[dict[str, Any]]:
+        path = self._directory / file
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def _await(self, fulfilled: Callable[[], bool], patience_s: float, complaint: str | None) -> None:
+        """Without a complaint it is counted later what has not come."""
+        assert self._session is not None
+        deadline_s = time.monotonic() + patience_s
+        while not fulfilled():
+            assert self._session.runs() or (self._directory / "finished").exists(), f"the driver ended: {self.log()}"
+            if time.monotonic() > deadline_s:
+                assert complaint is None, f"after {patience_s:.0f} s: {complaint}. {self.log()}"
+                return
+            time.sleep(POLL_S)
+
+    def log(self) -> str:
+        """The end of what the driver wrote."""
+        return "\n".join((self._directory / "log").read_text(errors="replace").splitlines()[-60:])
+
+
+def quantile(values: list[int], share: float) -> int:
+    """0 of nothing."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0
