@@ -1,5 +1,5 @@
-"""What looks like an outage of a real broker and is none: a stream ends with a `DataLossError`, or reports the loss with
-failOnDataLoss=false. And what looks like a loss and is none: a broker that is away has deleted nothing.
+"""What looks like an outage of a real broker and is none: a stream ends with a `DataLossError`, or reports the loss
+with failOnDataLoss=false. And what looks like a loss and is none: a broker that is away has deleted nothing.
 """
 
 from __future__ import annotations

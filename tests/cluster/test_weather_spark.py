@@ -19,7 +19,7 @@ from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.weather.events import EVENTS, Event
-from helpers.cluster.weather.scene import Scene
+from helpers.cluster.weather.scene import SPARK, WITHOUT_SPARK, Scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -27,6 +27,8 @@ RESULTS = Path(__file__).resolve().parents[2] / "build" / "weather"
 _NUMBERS = itertools.count(1)
 SINKS = ("read", "copy")
 """Where a message may not come twice."""
+STOP_S = 10.0
+STREAMS = {"Spark": SPARK, "without Spark": WITHOUT_SPARK}
 
 
 class Layout(NamedTuple):
@@ -48,17 +50,46 @@ def whole_cluster(request: pytest.FixtureRequest) -> Iterator[RocketmqCluster]:
         yield cluster
 
 
-@pytest.fixture
-def brokers(whole_cluster: RocketmqCluster) -> RocketmqCluster:
-    whole_cluster.heal()
-    return whole_cluster
+class Stage:
+    """The scene of a cluster, in which one event follows another, until one of them ends badly."""
+
+    def __init__(self, cluster: RocketmqCluster, directory: Path, streams: str) -> None:
+        self.cluster = cluster
+        self._streams = streams
+        self._directory = directory
+        self._scene: Scene | None = None
+
+    def scene(self) -> Scene:
+        """All clients at work."""
+        self.cluster.heal()
+        if self._scene is None:
+            self._scene = Scene(self.cluster, self._directory, f"Weather-{next(_NUMBERS)}", self._streams)
+            self._scene.start()
+        return self._scene
+
+    def end(self) -> None:
+        """The next event has a scene of its own."""
+        scene, self._scene = self._scene, None
+        if scene is not None:
+            scene.close()
+
+
+@pytest.fixture(scope="module", params=STREAMS)
+def stage(
+    whole_cluster: RocketmqCluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Stage]:
+    made = Stage(whole_cluster, tmp_path_factory.mktemp("weather"), STREAMS[request.param])
+    yield made
+    made.end()
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
 def test_nothing_ends_nothing_is_lost_and_no_sink_stores_twice(
-    brokers: RocketmqCluster, event: Event, tmp_path: Path, request: pytest.FixtureRequest
+    stage: Stage, event: Event, request: pytest.FixtureRequest
 ) -> None:
-    with Scene(brokers, tmp_path, f"Weather-{next(_NUMBERS)}") as scene:
+    is_well = False
+    try:
+        scene = stage.scene()
         outcome = scene.meet(event)
         outcome.write(RESULTS / f"{request.node.callspec.id}.json")
         ended = [one for one in outcome.ended if not (event.loses and "DataLossError" in one)]
@@ -69,3 +100,8 @@ def test_nothing_ends_nothing_is_lost_and_no_sink_stores_twice(
             return
         assert (outcome.unstored, set(outcome.lost.values())) == (0, {0}), outcome
         assert [outcome.more[name] for name in SINKS] == [0, 0], outcome
+        assert outcome.stop_s < STOP_S
+        is_well = True
+    finally:
+        if not is_well:
+            stage.end()

@@ -59,6 +59,8 @@ def used() -> Used:
 def cluster() -> Iterator[SimulatedCluster]:
     with SimulatedCluster(brokers=2) as made:
         made.create_topic("T", 1, 10)
+        for broker in made.brokers.values():
+            broker.groups |= {"cg_stream", "cg_push", "cg_lite"}
         yield made
 
 
@@ -143,7 +145,8 @@ def test_a_hundred_outages_leave_nothing_behind(
         comes_back()
         until(lambda: everybody_has(sent))
 
-    until(lambda: everybody_has(send()))
+    sent = send()
+    until(lambda: everybody_has(sent))
     tracemalloc.start()
     try:
         for number in range(LEARNING):

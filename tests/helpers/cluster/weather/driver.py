@@ -8,10 +8,11 @@ In the directory in which it runs:
                     offset, body, time of storage in ms]}
     handled         a line for each message that the handler of the query `handle` has got: tries before, the body
     ended           a line of JSON for each query that has ended by itself: at, query, error
-    restart         from the test: stop the queries and start them again, once
-    stop            from the test: stop the queries, write `progress`, and end
+    restart         from the test: stop the queries and start them again; it is removed when that is done
+    report          from the test: write `progress`; it is removed when that is done
+    progress        a line of JSON for each trigger of a query that runs: query, progress
+    stop            from the test: stop the queries, and end
     stopped         a line of JSON for each query that was stopped: at, query, seconds
-    progress        a line of JSON for each trigger: query, progress
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 POLL_S = 0.2
 PAUSE_S = 0.5
+FIRST_BATCH_S = 60.0
 PLACES = ("brokerName", "queueId", "queueOffset", "string(body)", "unix_millis(storeTimestamp)")
 FAILS_EVERY = 40
 
@@ -82,7 +84,9 @@ class Streams:
         }  # fmt: skip
         self._running: dict[str, Any] = {}
         for name in given.get("queries", self._starts):
+            # One after the other: Spark gives each Python process ten seconds to start.
             self._start(name)
+            self._await_first_batch(name)
 
     def watch(self) -> None:
         """Start again what has ended."""
@@ -92,7 +96,6 @@ class Streams:
                 note("ended", query=name, error=error)
                 if "DataLossError" in error:
                     self._fails_on_loss = False
-                self._write_progress(name, query)
                 time.sleep(PAUSE_S)
                 self._start(name)
 
@@ -102,7 +105,6 @@ class Streams:
             began_s = time.monotonic()
             query.stop()
             note("stopped", query=name, seconds=time.monotonic() - began_s)
-            self._write_progress(name, query)
         self._running.clear()
 
     def restart(self) -> None:
@@ -115,9 +117,18 @@ class Streams:
     def _start(self, name: str) -> None:
         self._running[name] = self._starts[name]()
 
-    def _write_progress(self, name: str, query: Any) -> None:
-        for one in query.recentProgress:
-            note("progress", query=name, progress=json.loads(one.json))
+    def _await_first_batch(self, name: str) -> None:
+        commits = Path("checkpoints") / name / "commits"
+        until_s = time.monotonic() + FIRST_BATCH_S
+        while not list(commits.glob("[0-9]*")) and self._running[name].isActive and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+
+    def report(self) -> None:
+        """Write down what the queries that run say of their triggers."""
+        Path("progress").unlink(missing_ok=True)
+        for name, query in self._running.items():
+            for one in query.recentProgress:
+                note("progress", query=name, progress=json.loads(one.json))
 
     def _source(self, **options: str) -> Any:
         given = {
@@ -164,9 +175,10 @@ def main() -> None:
     try:
         while not Path("stop").exists():
             streams.watch()
-            if Path("restart").exists():
-                Path("restart").unlink()
-                streams.restart()
+            for name, do in {"restart": streams.restart, "report": streams.report}.items():
+                if Path(name).exists():
+                    do()
+                    Path(name).unlink()
             time.sleep(POLL_S)
         streams.stop()
     except BaseException:

@@ -22,13 +22,15 @@ LOST_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event. `hits`: the brokers whose messages have to wait; others live. `loses`: acknowledged messages may be
-    gone afterwards, and a stream that has read them ends with a `DataLossError`.
+    """An event. `hits`: the brokers whose messages have to wait; others live. `restarts`: in the middle of it the
+    queries are stopped and started again. `loses`: acknowledged messages may be gone afterwards, and a stream that has
+    read them ends with a `DataLossError`.
     """
 
     name: str
     happen: Callable[[RocketmqCluster], None]
     hits: tuple[str, ...] = (FIRST,)
+    restarts: bool = False
     loses: bool = False
 
 
@@ -93,6 +95,7 @@ EVENTS: Final = (
     Event("a broker ends and comes back", _away(JavaProcess.stop)),
     Event("a broker is killed and comes back", _away(JavaProcess.kill)),
     Event("a broker stands still", _away(JavaProcess.suspend)),
+    Event("a broker stands still while queries stop and start", _away(JavaProcess.suspend), restarts=True),
     Event("a broker moves to another port", _moves),
     Event("one name server is away", _name_servers(1), ()),
     Event("all name servers are away", _name_servers(None), ()),

@@ -26,8 +26,8 @@ from rmq_store.client import (
 )
 
 QUEUES: Final = 2
-SEND_EVERY_S: Final = 0.05
-PRODUCE_EVERY_S: Final = 0.2
+SEND_EVERY_S: Final = 0.1
+PRODUCE_EVERY_S: Final = 0.5
 INVISIBLE: Final = timedelta(seconds=20)
 PAUSE_S: Final = 0.2
 """Behind an error, as a program waits that goes on."""
@@ -35,12 +35,15 @@ FROM_FIRST: Final = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 class Client(ABC):
-    """A client with a thread that works until `end`. `errors`: what its calls have raised, with the time of each."""
+    """A client with a thread that works until `end`. `errors`: what its calls have raised, with the time of each.
+    `is_paused`: it does nothing for a while.
+    """
 
     name: str
 
     def __init__(self) -> None:
         self.errors: list[tuple[float, str]] = []
+        self.is_paused = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -56,7 +59,10 @@ class Client(ABC):
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                self._once()
+                if self.is_paused:
+                    self._over.wait(PAUSE_S)
+                else:
+                    self._once()
             except Exception as error:
                 self.errors.append((time.time(), f"{type(error).__name__}: {error}"))
                 self._over.wait(PAUSE_S)

@@ -1,7 +1,9 @@
 """All kinds of clients at work on one topic while something happens to its cluster, and what became of its messages.
 
-    with Scene(cluster, directory, "Weather-1") as scene:
-        outcome = scene.meet(event)
+    scene = Scene(cluster, directory, "Weather-1", SPARK)
+    scene.start()
+    outcome = scene.meet(event)
+    scene.close()
 
 Messages are told apart by their bodies. What brokers hold at the end is what RocketMQ's own client reads.
 """
@@ -14,9 +16,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from helpers.cluster import requests
 from helpers.cluster.brokers import RocketmqCluster
@@ -25,13 +27,19 @@ from helpers.cluster.weather.events import Event
 from helpers.cluster.weather.members import QUEUES, Client, Member, Polling, Popping, Producing, Pushed, Sender
 from helpers.cluster.witness import Witness
 
-DRIVER: Final = "helpers.cluster.weather.driver"
-START_S: Final = 120.0
+SPARK: Final = "helpers.cluster.weather.driver"
+WITHOUT_SPARK: Final = "helpers.cluster.weather.without_spark"
+START_S: Final = 300.0
 CATCH_UP_S: Final = 210.0
 CALM_S: Final = 10.0
 """Before the event, and behind it."""
+RESTART_AFTER_S: Final = 10.0
+SENT_S: Final = 3.0
+"""Until the last request of a sender has its answer, and the message is in its queue."""
 STALL_MS: Final = 1000
-POLL_S: Final = 0.2
+POLL_S: Final = 1.0
+SHARES: Final = (0.5, 0.99, 1.0)
+"""Of the ages of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +54,11 @@ class Usage:
 
 @dataclass(slots=True)
 class Outcome:
-    """What an event led to. `ended`: queries that ended by themselves, with their errors. `lost`, `more`: by client, how
-    many messages it never got, and how many it got too often; of `copy`: rows of the sink that are not stored, and that
-    are stored twice. `unstored`: acknowledged messages that no broker has. `ages_ms`: of rows of living brokers in
-    `read`: (median, 99th percentile, maximum) before and during the event. `stalls`: plans of more than a second,
-    and the longest plan of all, in ms.
+    """What an event led to. `ended`: queries that ended by themselves, with their errors. `lost`, `more`: by client,
+    how many messages it never got, and how many it got too often; of `copy`: rows of the sink that are not stored, and
+    that are stored twice. `unstored`: acknowledged messages that no broker has. `ages_ms`: of rows of living brokers in
+    `read`: (median, 99th percentile, maximum) before and during the event. `stalls`: plans of more than a second, and
+    the longest plan of all, in ms.
     """
 
     event: str
@@ -73,35 +81,32 @@ class Outcome:
 
 
 class Scene:
-    """The clients of one topic, at work within a `with` block. `options` go to the driver."""
+    """The clients of one topic, at work from `start` to `close`. `options` go to the driver."""
 
-    def __init__(self, cluster: RocketmqCluster, directory: Path, name: str, **options: Any) -> None:
+    def __init__(self, cluster: RocketmqCluster, directory: Path, name: str, streams: str, **options: Any) -> None:
         self._cluster = cluster
         self._directory = directory / name
         self._directory.mkdir(parents=True)
         self._name = name
         self.orders, self.copies = f"{name}-orders", f"{name}-copies"
+        self._streams = streams
         self._options = options
         self._clients: list[Client] = []
+        self._more_before = Counter[str]()
         self._session: Session | None = None
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Let all clients begin, and wait until each has got something."""
         has_slaves = any(broker_id for _, broker_id in self._cluster.brokers)
         for topic in (self.orders, self.copies):
             self._cluster.create_topic(topic, QUEUES, on_slaves=has_slaves)
         try:
             self._start()
         except BaseException:
-            self._close()
+            self.close()
             raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
 
     def _start(self) -> None:
         cluster = self._cluster
@@ -109,7 +114,7 @@ class Scene:
             "name_server": cluster.name_server, "orders": self.orders, "copies": self.copies,
             "read": f"{self._name}-read", "handle": f"{self._name}-handle", **self._options,
         }  # fmt: skip
-        self._session = Session(json.dumps(given), self._directory, DRIVER)
+        self._session = Session(json.dumps(given), self._directory, self._streams)
         self._senders = [Sender(cluster, self.orders, name) for name in cluster.broker_names]
         self._producer = Producing(cluster, self.orders)
         kinds = [Pushed, Polling, *([] if cluster.version.startswith("4.") else [Popping])]
@@ -119,18 +124,20 @@ class Scene:
         for client in (*self._members, *self._senders, self._producer):
             client.start()
             self._clients.append(client)
-        self._await(self._all_have_some, START_S, "not all clients have got messages")
+        self._await(lambda: min(self._counts().values()) > 20, START_S, self._counts)
 
-    def _all_have_some(self) -> bool:
-        read, handled = Counter(name for name, *_ in self._read_rows()), self._handled()
-        return (
-            all(read[name] > 20 for name in self._cluster.broker_names)
-            and len(handled) > 20
-            and self._stored(self.copies) > 20
-            and all(len(member.got) > 20 for member in self._members)
-        )
+    def _counts(self) -> dict[str, int]:
+        """How much each client has got."""
+        read = Counter(name for name, *_ in self._read_rows())
+        return {
+            **{f"read of {name}": read[name] for name in self._cluster.broker_names},
+            **({"handle": len(self._handled())} if self._streams == SPARK else {}),
+            "copy": self._stored(self.copies),
+            **{member.name: member.got.total() for member in self._members},
+        }  # fmt: skip
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End all clients."""
         while self._clients:
             self._clients.pop().end()
         if self._session is not None:
@@ -138,72 +145,75 @@ class Scene:
 
     # -- the event ---------------------------------------------------------------------------------------------------
 
-    def meet(self, event: Event, during: Callable[[Scene], None] | None = None) -> Outcome:
-        """Let something happen, wait until everybody has caught up, end the clients, and count."""
+    def meet(self, event: Event) -> Outcome:
+        """Let something happen, wait until everybody has caught up, and count. Other events may follow."""
         outcome = Outcome(event.name)
+        self._let_send(True)
         time.sleep(CALM_S)
         outcome.usage["before"] = self.usage()
         for client in self._clients:
             client.errors.clear()
         began_s = time.time()
-        beside = threading.Thread(target=during, args=(self,)) if during else None
-        if beside is not None:
-            beside.start()
+        restart = threading.Timer(RESTART_AFTER_S, (self._directory / "restart").touch)
+        if event.restarts:
+            restart.start()
         event.happen(self._cluster)
-        if beside is not None:
-            beside.join()
         time.sleep(CALM_S)
         over_s = time.time()
         outcome.usage["after"] = self.usage()
-        for sender in (*self._senders, self._producer):
-            sender.end()
-            self._clients.remove(sender)
-        stored = self._dump(self.orders)
-        everything = Counter(body for _, body in stored)
+        self._let_send(False)
+        time.sleep(SENT_S)
+        everything = self._dump(self.orders)
         self._await(lambda: self._caught_up(everything), CATCH_UP_S, None)
         outcome.caught_up_s = round(time.time() - over_s, 1)
-        (self._directory / "stop").touch()
-        self._await((self._directory / "finished").exists, 60, None)
-        for member in self._members:
-            member.end()
-            self._clients.remove(member)
-        self._count(outcome, everything)
+        (self._directory / "report").touch()
+        self._await(lambda: not (self._directory / "report").exists(), START_S, None)
+        self._count(outcome, everything, began_s)
         self._measure(outcome, event, began_s, over_s)
         outcome.errors = {
             client.name: [f"{at - began_s:.1f} s: {error}" for at, error in client.errors] for client in self._members
         }
         return outcome
 
-    def restart_queries(self) -> None:
-        """Stop the queries, and start them again."""
-        (self._directory / "restart").touch()
+    def _let_send(self, sends: bool) -> None:
+        for sender in (*self._senders, self._producer):
+            sender.is_paused = not sends
 
     def _caught_up(self, everything: Counter[str]) -> bool:
         wanted = everything.keys()
         return (
             wanted <= {row[3] for row in self._read_rows()}
-            and wanted <= {body for tries, body in self._handled()}
+            and (self._streams != SPARK or wanted <= {body for tries, body in self._handled()})
             and all(wanted <= member.got.keys() for member in self._members)
             and self._stored(self.copies) >= everything.total()
         )
 
     # -- counting ----------------------------------------------------------------------------------------------------
 
-    def _count(self, outcome: Outcome, everything: Counter[str]) -> None:
+    def _count(self, outcome: Outcome, everything: Counter[str], began_s: float) -> None:
         outcome.messages = everything.total()
-        acknowledged = {body for one in (*self._senders, self._producer) for body in one.acknowledged}
-        outcome.unstored = len(acknowledged - everything.keys())
+        outcome.unstored = len(self._acknowledged() - everything.keys())
+        outcome.lost, more = self._more(everything)
+        outcome.more = {name: count - self._more_before[name] for name, count in more.items()}
+        self._more_before = Counter(more)
+        outcome.ended = [f"{one['query']}: {one['error']}" for one in self._notes("ended") if one["at"] > began_s]
+
+    def _acknowledged(self) -> set[str]:
+        return {body for one in (*self._senders, self._producer) for body in one.acknowledged}
+
+    def _more(self, everything: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """By client, how many messages it never got, and how many it got too often."""
         # Those that were there, were copied, and are not there any more are no copies of nothing.
-        expected = everything | Counter(acknowledged - everything.keys())
+        expected = everything | Counter(self._acknowledged() - everything.keys())
         found = {
             "read": Counter(row[3] for row in self._read_rows()),
-            "handle": Counter(body for tries, body in self._handled() if tries == 0),
-            "copy": Counter(body for _, body in self._dump(self.copies)),
-        } | {member.name: member.got for member in self._members}
-        for name, got in found.items():
-            outcome.lost[name] = (everything - got).total()
-            outcome.more[name] = (got - expected).total()
-        outcome.ended = [f"{one['query']}: {one['error']}" for one in self._notes("ended")]
+            "copy": self._dump(self.copies),
+            **{member.name: member.got for member in self._members},
+        }
+        if self._streams == SPARK:
+            found["handle"] = Counter(body for tries, body in self._handled() if tries == 0)
+        lost = {name: (everything - got).total() for name, got in found.items()}
+        return lost, {name: (got - expected).total() for name, got in found.items()}
 
     def _measure(self, outcome: Outcome, event: Event, began_s: float, over_s: float) -> None:
         ages: dict[str, list[int]] = {"before": [], "during": []}
@@ -213,15 +223,19 @@ class Scene:
             if when and batch["at"] > began_s - CALM_S:
                 living = (row for row in batch["rows"] if row[0] not in event.hits)
                 ages[when] += [round(batch["at"] * 1000) - row[4] for row in living]
-        outcome.ages_ms = {when: (quantile(of, 0.5), quantile(of, 0.99), max(of, default=0)) for when, of in ages.items()}
+        outcome.ages_ms = {when: tuple(quantile(of, share) for share in SHARES) for when, of in ages.items()}
         plans: dict[str, list[int]] = {}
         for one in self._notes("progress"):
+            at_s = datetime.fromisoformat(one["progress"]["timestamp"]).timestamp()
+            if at_s < began_s:
+                continue
             durations = one["progress"]["durationMs"]
             plans.setdefault(one["query"], []).append(
                 durations.get("latestOffset", 0) + durations.get("queryPlanning", 0) + durations.get("commitOffsets", 0)
             )
         outcome.stalls = {name: (sum(ms > STALL_MS for ms in of), max(of)) for name, of in plans.items()}
-        outcome.stop_s = max((one["seconds"] for one in self._notes("stopped")), default=0.0)
+        stops = (one["seconds"] for one in self._notes("stopped") if one["at"] > began_s)
+        outcome.stop_s = round(max(stops, default=0.0), 1)
 
     def usage(self) -> Usage:
         """Of the driver, its JVM and its Python processes."""
@@ -238,14 +252,14 @@ class Scene:
                 continue  # it has ended
         return Usage(len(pids), threads, descriptors, pages * 4096 >> 20)
 
-    def _dump(self, topic: str) -> list[tuple[str, str]]:
-        """(broker, body) of all messages of a topic, read by Java's client."""
+    def _dump(self, topic: str) -> Counter[str]:
+        """The bodies of all messages of a topic, read by Java's client."""
         count = self._stored(topic)
         with Witness(self._cluster) as java:
             group = f"{self._name}-{topic}-{time.time_ns()}"
             found = java.ask("lite", group=group, topic=topic, count=count, timeoutMs=60_000)
         assert len(found) >= count, f"Java has got {len(found)} of {count} messages"
-        return [(one["brokerName"], one["body"]) for one in found]
+        return Counter(one["body"] for one in found)
 
     def _stored(self, topic: str) -> int:
         count = 0
@@ -270,14 +284,14 @@ class Scene:
         path = self._directory / file
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def _await(self, fulfilled: Callable[[], bool], patience_s: float, complaint: str | None) -> None:
+    def _await(self, fulfilled: Callable[[], bool], patience_s: float, complaint: Callable[[], object] | None) -> None:
         """Without a complaint it is counted later what has not come."""
         assert self._session is not None
         deadline_s = time.monotonic() + patience_s
         while not fulfilled():
-            assert self._session.runs() or (self._directory / "finished").exists(), f"the driver ended: {self.log()}"
+            assert self._session.runs(), f"the driver has ended: {self.log()}"
             if time.monotonic() > deadline_s:
-                assert complaint is None, f"after {patience_s:.0f} s: {complaint}. {self.log()}"
+                assert complaint is None, f"after {patience_s:.0f} s: {complaint()}. {self.log()}"
                 return
             time.sleep(POLL_S)
 
