@@ -10,11 +10,12 @@ Messages are told apart by their bodies. What brokers hold at the end is what Ro
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -58,7 +59,7 @@ class Outcome:
     how many messages it never got, and how many it got too often; of `copy`: rows of the sink that are not stored, and
     that are stored twice. `unstored`: acknowledged messages that no broker has. `ages_ms`: of rows of living brokers in
     `read`: (median, 99th percentile, maximum) before and during the event. `stalls`: plans of more than a second, and
-    the longest plan of all, in ms.
+    the longest plan of all, in ms. `caught_up_s`: by client, how long after the end it had everything.
     """
 
     event: str
@@ -72,7 +73,7 @@ class Outcome:
     stalls: dict[str, tuple[int, int]] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     stop_s: float = 0.0
-    caught_up_s: float = 0.0
+    caught_up_s: dict[str, float] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
         """As JSON."""
@@ -164,8 +165,7 @@ class Scene:
         self._let_send(False)
         time.sleep(SENT_S)
         everything = self._dump(self.orders)
-        self._await(lambda: self._caught_up(everything), CATCH_UP_S, None)
-        outcome.caught_up_s = round(time.time() - over_s, 1)
+        self._await(lambda: self._caught_up(everything, over_s, outcome), CATCH_UP_S, None)
         (self._directory / "report").touch()
         self._await(lambda: not (self._directory / "report").exists(), START_S, None)
         self._count(outcome, everything, began_s)
@@ -179,14 +179,19 @@ class Scene:
         for sender in (*self._senders, self._producer):
             sender.is_paused = not sends
 
-    def _caught_up(self, everything: Counter[str]) -> bool:
+    def _caught_up(self, everything: Counter[str], over_s: float, outcome: Outcome) -> bool:
         wanted = everything.keys()
-        return (
-            wanted <= {row[3] for row in self._read_rows()}
-            and (self._streams != SPARK or wanted <= {body for tries, body in self._handled()})
-            and all(wanted <= member.got.keys() for member in self._members)
-            and self._stored(self.copies) >= everything.total()
-        )
+        has_all = {
+            "read": lambda: wanted <= {row[3] for row in self._read_rows()},
+            "copy": lambda: self._stored(self.copies) >= everything.total(),
+            **{member.name: functools.partial(_has_all, member, wanted) for member in self._members},
+        }
+        if self._streams == SPARK:
+            has_all["handle"] = lambda: wanted <= {body for tries, body in self._handled()}
+        for name, is_done in has_all.items():
+            if name not in outcome.caught_up_s and is_done():
+                outcome.caught_up_s[name] = round(time.time() - over_s, 1)
+        return len(outcome.caught_up_s) == len(has_all)
 
     # -- counting ----------------------------------------------------------------------------------------------------
 
@@ -298,6 +303,10 @@ class Scene:
     def log(self) -> str:
         """The end of what the driver wrote."""
         return "\n".join((self._directory / "log").read_text(errors="replace").splitlines()[-60:])
+
+
+def _has_all(member: Member, wanted: Collection[str]) -> bool:
+    return set(wanted) <= member.got.keys()
 
 
 def quantile(values: list[int], share: float) -> int:
