@@ -9,7 +9,9 @@ from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.cluster_retry.dead_letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
+from rmq_store.client.cluster_sink.holders import Holders
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
+from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
@@ -18,18 +20,29 @@ from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batche
 from rmq_store.format.batches.frame_decoder import frame_columns
 from rmq_store.format.frames.frame_walk import WalkedFrames, frames_of_answer
 from rmq_store.memory import BatchMemory
-from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
+from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away, tells_nothing
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
+from rmq_store.remoting.admin.required_brokers import (
+    brokers_away,
+    parse_broker_names,
+    require_brokers,
+    unanswered,
+)
 from rmq_store.remoting.cluster.broker_probes import broker_probes
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
-from rmq_store.remoting.cluster.groups import gather_group_configs, gather_members, group_configs, live_members
+from rmq_store.remoting.cluster.groups import (
+    first_group_config,
+    gather_group_configs,
+    gather_members,
+    group_configs,
+    live_members,
+)
 from rmq_store.remoting.cluster.name_servers import Probes
-from rmq_store.remoting.cluster.offsets import search_offsets
+from rmq_store.remoting.cluster.offsets import gather_ranges, search_offsets
 from rmq_store.remoting.cluster.pull_request import (
     SQL92,
     PullAnswer,
@@ -49,7 +62,7 @@ from rmq_store.remoting.cluster.queries import (
     query_by_unique_key,
     view_message,
 )
-from rmq_store.remoting.cluster.routes import MASTER_ID, TopicRoute
+from rmq_store.remoting.cluster.routes import MASTER_ID, KnownRoutes, TopicRoute
 from rmq_store.remoting.cluster.topics import BrokerEnds, CheckedTopics, TopicAt, at_brokers, ends_at_brokers
 from rmq_store.remoting.questions.answer import SUCCESS, broker_error, checked, is_not_told, lacks_rights
 from rmq_store.remoting.questions.brokers import ask_runtime_info
@@ -60,6 +73,7 @@ __all__ = [
     "CLUSTER_ROWS_SCHEMA",
     "MASTER_ID",
     "NOT_AT_SLAVE",
+    "RECORD_TOPIC",
     "SQL92",
     "SUCCESS",
     "AnswerRequest",
@@ -74,6 +88,8 @@ __all__ = [
     "EncoderSettings",
     "Found",
     "GroupLease",
+    "Holders",
+    "KnownRoutes",
     "LogFigure",
     "MQBrokerError",
     "MessageQueue",
@@ -85,6 +101,7 @@ __all__ = [
     "PullSource",
     "Question",
     "QueueRange",
+    "RecordTopic",
     "RemoteBackend",
     "RemotingCommand",
     "RemotingError",
@@ -108,15 +125,18 @@ __all__ = [
     "at_brokers",
     "broker_error",
     "broker_probes",
+    "brokers_away",
     "checked",
     "compile_selector",
     "ends_at_brokers",
     "evaluates_no_sql92",
+    "first_group_config",
     "frame_columns",
     "frames_of_answer",
     "gather",
     "gather_group_configs",
     "gather_members",
+    "gather_ranges",
     "group_configs",
     "is_address_server",
     "is_away",
@@ -131,6 +151,8 @@ __all__ = [
     "require_brokers",
     "search_offsets",
     "split_name_servers",
+    "tells_nothing",
+    "unanswered",
     "view_message",
     "walk_range",
 ]

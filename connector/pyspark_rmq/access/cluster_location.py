@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark_rmq.access.cluster_pool import give_back, take
 from pyspark_rmq.access.spark_worker import spare_modules
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark_rmq.access.cluster_reader import ClusterReader
 
 _log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.2
 
 
 class SameCluster:
@@ -59,12 +61,15 @@ class ClusterLocation:
 
     def open_to_read(self) -> ClusterReader:
         """As `StoreLocation.open_to_read`. Nothing is asked before the first question."""
+        return self._open(goes_on=self.goes_on, away_ms=None)
+
+    def _open(self, goes_on: bool, away_ms: int | None) -> ClusterReader:
         from pyspark_rmq.access.cluster_reader import ClusterReader
 
         options = self.options
         cluster = take(options)
         return ClusterReader(
-            cluster, pull_group=options.pull_group, sql92=self.sql92, goes_on=self.goes_on,
+            cluster, pull_group=options.pull_group, sql92=self.sql92, goes_on=goes_on, away_ms=away_ms,
             on_close=lambda: give_back(options),
         )  # fmt: skip
 
@@ -73,13 +78,13 @@ class ClusterLocation:
         return self.open_to_read()
 
     def in_task(self) -> AbstractContextManager[ClusterReader]:
-        """As `StoreLocation.in_task`."""
+        """As `StoreLocation.in_task`. Reads wait for a broker that is away, so long as brokerAwayTimeout says."""
         return self._in_task()
 
     @contextlib.contextmanager
     def _in_task(self) -> Iterator[ClusterReader]:
         spare_modules()
-        with self.open_to_read() as reader:
+        with self._open(goes_on=False, away_ms=self.options.broker_away_timeout_ms) as reader:
             yield reader
 
     def identity(self) -> SameCluster:
@@ -91,35 +96,21 @@ class ClusterLocation:
         return lambda: time.time_ns() // 1_000_000
 
     def retry_max_times(self, group: str) -> int:
-        """As `StoreLocation.retry_max_times`, of the first broker that tells it; 16 if none does. Each broker has a
-        setting of its own.
+        """As `StoreLocation.retry_max_times`, of a broker that answers first and tells it; 16 if none does. Each broker
+        has a setting of its own. Nobody waits for a broker that is away while another one tells it.
 
         Raises:
-            RemotingError: a broker does not answer, and no other tells it. MQBrokerError: a broker refuses, or is busy,
-                and no other tells it.
+            RemotingError, MQBrokerError: a broker is away for as long as the options allow, and no other tells it.
+            MQBrokerError: a broker refuses.
         """
         from rmq_store import SubscriptionGroup
-        from rmq_store.cluster import MQBrokerError, RemotingError, group_configs, is_away, is_not_told
+        from rmq_store.cluster import first_group_config
 
         with self.open_to_read() as reader:
             cluster = reader.cluster
-            wire_name = cluster.wire_group(group)
-            away: RemotingError | MQBrokerError | None = None
-            for broker_name in cluster.broker_names():
-                try:
-                    config = group_configs(cluster, broker_name).get(wire_name)
-                except (MQBrokerError, RemotingError) as error:
-                    if is_away(error):
-                        away = away or error
-                    elif isinstance(error, RemotingError) or not is_not_told(error):
-                        raise
-                    _log.info("group %r: its settings are not known at broker %r: %s", group, broker_name, error)
-                    continue
-                if config is not None:
-                    return config.retry_max_times
-        if away is not None:
-            raise away
-        return SubscriptionGroup(group).retry_max_times
+            until_ms = cluster.timer() + self.options.broker_away_timeout_ms
+            config = first_group_config(cluster, group, until_ms, pause_s=_PAUSE_S)
+        return (SubscriptionGroup(group) if config is None else config).retry_max_times
 
     def retry_ladder_ms(self) -> tuple[int, ...]:
         """As `StoreLocation.retry_ladder_ms`, with the levels that brokers have unless they are configured."""
@@ -129,10 +120,17 @@ class ClusterLocation:
 
     def is_consuming(self, group: str) -> bool:
         """As `StoreLocation.is_consuming`: whether the group has live members. It may have them at masters that are
-        away.
+        away, and at those that no name server shows now.
         """
-        from rmq_store.cluster import gather_members
+        from rmq_store.cluster import MQBrokerError, RemotingError, gather_members, tells_nothing
 
         with self.open_to_read() as reader:
-            found = gather_members(reader.cluster, group)
-            return any(found.those_that_answer().values()) or bool(found.away)
+            try:
+                found = gather_members(reader.cluster, group)
+            except (RemotingError, MQBrokerError) as error:
+                if not tells_nothing(error):
+                    raise
+                _log.info("group %r: its members are not known: %s", group, error)
+                return True
+            told = found.those_that_answer()
+            return any(told.values()) or not told or bool(found.away)

@@ -99,18 +99,12 @@ def _places(found: Found, wire_topic: str) -> list[tuple[BrokerQueueId, int]]:
     return [(BrokerQueueId(found.broker_name, number), offset) for topic, number, offset in rows if topic == wire_topic]
 
 
-def redriven_letters(cluster: Cluster, group: str, pull_group: str) -> dict[BrokerQueueId, Redriven]:
-    """The dead letters of a group that were moved on, by the queue of `%DLQ%group`, as their brokers recorded it."""
-    from pyspark_rmq.options.options import DLQ_PREFIX
+def redriven_letters(cluster: Cluster, group: str, queue_id: BrokerQueueId, pull_group: str) -> Redriven | None:
+    """The dead letters of a queue of `%DLQ%group` that were moved on, as its broker recorded it; None: none were."""
     from rmq_store.cluster import ClusterDeadLetters
 
-    route = cluster.route(DLQ_PREFIX + group)
     letters = ClusterDeadLetters(cluster, pull_group=pull_group)
-    return {
-        BrokerQueueId(name, queue_id): ranges
-        for name in (() if route is None else route.queues)
-        for queue_id, ranges in letters.redriven(group, name).items()
-    }
+    return letters.redriven(group, queue_id.broker_name).get(queue_id.queue_id)
 
 
 def group_names(cluster: Cluster) -> list[str]:

@@ -1,24 +1,27 @@
 """The clusters that this process has connections to: one for each set of options, whoever uses it. Control plane.
 
-Spark runs many tasks in one Python worker, one after the other, and forks workers. A cluster stays connected for some
-seconds after its last user, because the next task usually needs it. A forked process begins without any.
+Spark runs many tasks in one Python worker, one after the other, and forks workers. A cluster stays connected for a
+while after its last user, because the next task usually needs it, and what it knows. A forked process begins without
+any. Spark ends workers that are idle for a minute.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from pyspark_rmq.options.cluster_options import ClusterOptions
 
 if TYPE_CHECKING:
-    from rmq_store.cluster import Cluster, ClusterSettings
+    from rmq_store.cluster import Cluster, ClusterSettings, KnownRoutes
 
 _log = logging.getLogger(__name__)
 
-POOLED_S: Final = 30.0
+POOLED_S: Final = 60.0
 
 
 class _Used:
@@ -62,6 +65,30 @@ def give_back(options: ClusterOptions) -> None:
             used.timer = threading.Timer(POOLED_S, _close_unused, (options,))
             used.timer.daemon = True
             used.timer.start()
+
+
+def known_routes(options: ClusterOptions, topics: Collection[str]) -> KnownRoutes | None:
+    """The routes of topics and the addresses of all brokers, as this process knows them: for the tasks of a write. Name
+    servers that do not answer are not waited for again. None: nothing is known. This process may lack a secret that
+    tasks have.
+    """
+    from rmq_store.cluster import MQBrokerError, RemotingError
+    from rmq_store.errors import UsageError
+
+    known: KnownRoutes | None = None
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = take(options)
+            stack.callback(give_back, options)
+            known = cluster.routes.known(topics)
+            if cluster.name_servers.may_answer():
+                for topic in topics:
+                    cluster.route(topic)
+                cluster.broker_names()
+                known = cluster.routes.known(topics)
+        except (RemotingError, MQBrokerError, UsageError) as error:
+            _log.info("tasks find brokers by themselves, or by what was known before: %s", error)
+    return known
 
 
 def close_unused() -> None:

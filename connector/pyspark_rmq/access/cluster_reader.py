@@ -7,7 +7,8 @@ from what is known. A `refresh` right after one that found news asks nobody: Spa
 With `goes_on` a plan goes on without brokers that are away. The ways of an answer:
 
     planned       begins a `Look`, without the brokers that `Outages` knows to be away; all questions go through it
-    refresh       asks for ends. Ends of brokers that are away stay in `KnownEnds`, to be compared with later
+    refresh       asks for ends. Ends of brokers that are away stay in `KnownEnds`, to be compared with later. Of a
+                  group it takes the lease where it is not held: a broker that does not grant it counts as away
     queue_ranges, ranges, committed_offsets      leave out the queues of brokers that are away
     away          tells the caller which these are: positions in their queues stay as they are
     planned       begins again if a broker has gone in between; hands what it has found to `Outages`
@@ -23,10 +24,10 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
 
 from pyspark_rmq.access.cluster_lookup import ClusterRows, find_rows, group_names, redriven_letters
-from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
+from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, Registrations, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
 from pyspark_rmq.cluster_read.known_ends import LOOK_MS_MAX, KnownEnds
-from pyspark_rmq.cluster_read.look import BrokerError, Look
+from pyspark_rmq.cluster_read.look import Look
 from pyspark_rmq.cluster_read.message_locations import MessageLocations
 from pyspark_rmq.cluster_read.outages import Outages
 from pyspark_rmq.cluster_read.range_reader import RangeReader, queue_of
@@ -34,8 +35,10 @@ from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import (
+    MASTER_ID,
     Cluster,
     GroupLease,
+    KnownRoutes,
     MessageQueue,
     MQBrokerError,
     PullFilter,
@@ -43,6 +46,7 @@ from rmq_store.cluster import (
     RemotingError,
     is_away,
     search_offsets,
+    tells_nothing,
 )
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.real_time import monotonic
@@ -55,14 +59,14 @@ if TYPE_CHECKING:
 
 # With news Spark asks for the plan of the batch within this time.
 PLANNING_MS: Final = 100.0
-_NOBODY: Final[Mapping[str, BrokerError]] = MappingProxyType({})
+_NOBODY: Final[Mapping[str, Exception]] = MappingProxyType({})
 
 Planned = TypeVar("Planned")
 
 
 class ClusterReader:
     """The cluster as a store to read, for one thread. `on_close` is called once, by `close`. Of a condition `sql92`
-    brokers may send messages that do not fulfil it.
+    brokers may send messages that do not fulfil it. `away_ms`: of a task, see `RangeReader`.
 
     Offsets are queue offsets; queue ids are `BrokerQueueId`. Methods raise MQBrokerError if a broker refuses, and
     RemotingError if no process of it answers.
@@ -77,6 +81,7 @@ class ClusterReader:
         pull_group: str = "",
         sql92: str | None = None,
         goes_on: bool = False,
+        away_ms: int | None = None,
         on_close: Callable[[], None] = lambda: None,
         timer_ms: Callable[[], float] = lambda: monotonic() * 1000,
     ) -> None:
@@ -89,7 +94,7 @@ class ClusterReader:
         # The cluster that plans ask.
         self._asked = asked = cluster if self._look is None else self._look
         self._locations = MessageLocations(asked, pulls)
-        self._ranges = RangeReader(cluster, pulls.group, sql92)
+        self._ranges = RangeReader(cluster, pulls.group, sql92, away_ms)
         self._on_close: Callable[[], None] | None = on_close
         self._timer_ms = timer_ms
         self._identity = ""
@@ -98,7 +103,11 @@ class ClusterReader:
         self._found_news = False
         self._topics = TopicList(asked)
         self._required = RequiredBrokers(asked)
+        self._registrations = Registrations(asked)
         self._group: GroupLease | None = None
+        self._query = ""
+        # The brokers that have told their ends, and at which the lease is not held.
+        self._not_held: Mapping[str, Exception] = _NOBODY
 
     @property
     def cluster(self) -> Cluster:
@@ -117,8 +126,16 @@ class ClusterReader:
         found = {broker.cluster for route in routes if route for broker in route.brokers.values() if broker.cluster}
         if found:
             self._identity = ",".join(sorted(found))
-        name = self._identity or self._cluster.name
+        name = self._identity or self._name()
         return f"cluster:{name}" if name else ""
+
+    def _name(self) -> str:
+        try:
+            return self._cluster.name
+        except MQBrokerError as error:
+            if self._look is None or not tells_nothing(error):
+                raise
+            return ""  # the name servers have just begun
 
     @property
     def clock(self) -> Callable[[], int]:
@@ -139,29 +156,31 @@ class ClusterReader:
         self._locations.forget()
         self._topics.look_again(now_ms)
         self._found_news = self._ends.ask_again(now_ms)
-        if self._group is not None:
-            self._group.hold_before_planning(self._ends.masters())
+        self._hold()
 
     def planned(self, plan: Callable[[], Planned]) -> Planned:
         """See `Brokers.planned`."""
         look = self._look
         if look is None:
-            return plan()
+            return self._repeated(plan)
         before, self._unrouted = set(look.away), set()
         look.begin(self._outages.not_back(self._timer_ms()))
         if back := before.difference(look.away):
             self._polled_ms = -LOOK_MS_MAX
             self._ends.forget_quiet(back)
         try:
-            while True:
-                away = set(look.away)
-                try:
-                    return plan()
-                except (RemotingError, MQBrokerError) as error:
-                    if not is_away(error) or away >= look.away.keys():
-                        raise
+            return self._repeated(plan)
         finally:
             self._outages.found(look.silent, self._timer_ms())
+
+    def _repeated(self, plan: Callable[[], Planned]) -> Planned:
+        while True:
+            away = set(self.away())
+            try:
+                return plan()
+            except (RemotingError, MQBrokerError) as error:
+                if not is_away(error) or away >= self.away().keys():
+                    raise
 
     def topics(self) -> Mapping[str, object]:
         """All topics of the namespace by name, at most 30 s old; the same object as long as nothing changed."""
@@ -187,9 +206,12 @@ class ClusterReader:
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
-    def away(self) -> Mapping[str, BrokerError]:
-        """See `Brokers.away`; none if the reader does not go on without them."""
-        return _NOBODY if self._look is None else self._look.away
+    def away(self) -> Mapping[str, Exception]:
+        """See `Brokers.away`: those that do not answer, if the reader goes on without them, and those at which the
+        lease is not held.
+        """
+        away = _NOBODY if self._look is None else self._look.away
+        return {**self._not_held, **away} if self._not_held else away
 
     def require_brokers(self, names: Sequence[str], topics: Collection[str]) -> None:
         """Return if these brokers are there. Those whose masters told ends at the last look are not asked again.
@@ -199,10 +221,35 @@ class ClusterReader:
         """
         self._required.check(names, topics, self._ends.masters(), self._timer_ms())
 
+    def awaits_registrations(self, topics: Collection[str]) -> bool:
+        """See `Brokers.awaits_registrations`. Raises as `Registrations.are_awaited`."""
+        if self._look is None:
+            return False
+        now_ms, were_awaited = self._timer_ms(), self._registrations.has_waited
+        are_awaited = self._registrations.are_awaited(topics, now_ms)
+        if were_awaited and not are_awaited:
+            # What was found before told nothing of brokers, and nothing of topics.
+            self._registrations.has_waited = False
+            self._outages = Outages(self._cluster)
+            self._look.begin()
+            self._topics = TopicList(self._asked)
+        return are_awaited
+
     def missing_brokers(self, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
         """See `Brokers.missing_brokers`."""
         now = {topic: {queue_id.broker_name for queue_id in self._ends.of(topic).all} for topic in known}
-        return KnownBrokers.of(self._cluster).missing(self._cluster, now, known)
+        return KnownBrokers.of(self._cluster).missing(self._asked, now, known)
+
+    def known_brokers(self, queues: Iterable[Queue]) -> dict[BrokerQueueId, KnownRoutes]:
+        """See `Brokers.known_brokers`."""
+        ids = {queue.queue_id for queue in queues}
+        names = {queue_id.broker_name for queue_id in ids}
+        known = {name: self._cluster.routes.known(brokers=[name]) for name in names}
+        return {queue_id: known[queue_id.broker_name] for queue_id in ids}
+
+    def take_over(self, known: KnownRoutes) -> None:
+        """See `Brokers.take_over`."""
+        self._cluster.routes.take_over(known)
 
     def untold(self, queues: Iterable[Queue]) -> set[Queue]:
         """See `Brokers.untold`."""
@@ -275,7 +322,7 @@ class ClusterReader:
         Raises:
             OffsetOutOfRangeError: the master does not have the messages (any more).
             QueueHoleError: messages are missing in the middle. SlaveBehindError: no slave has them yet.
-            CorruptRecordError: a message is damaged.
+            CorruptRecordError: a message is damaged. BrokerAwayError: of a task, its broker was waited for in vain.
         """
         topic, queue_id, start, end = wanted.part
         return self._ranges.read(
@@ -293,9 +340,10 @@ class ClusterReader:
         """The messages that brokers find for the texts. See `cluster_lookup.find_rows`."""
         return find_rows(self._cluster, topic, texts, spans, by)
 
-    def redriven(self, group: str) -> Mapping[BrokerQueueId, Redriven]:
-        """The dead letters that `redrive` has moved, as their brokers have recorded it. Raises as `read_slice`."""
-        return redriven_letters(self._cluster, group, self._pull_group)
+    def redriven_of(self, group: str, queue_id: BrokerQueueId) -> Redriven | None:
+        """The dead letters of a queue that `redrive` has moved, as its broker has recorded it. Raises as `read_slice`.
+        """
+        return redriven_letters(self._cluster, group, queue_id, self._pull_group)
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -320,12 +368,35 @@ class ClusterReader:
         Raises:
             MQBrokerError: a broker refuses; the others have committed. RemotingError: a master does not answer.
         """
-        self._of_group(group).are_away(self.away())
+        self._of_group(group).are_away(self._silent_masters())
         self._of_group(group).commit({queue_of(*queue): offset for queue, offset in offsets.items()})
 
+    def runs_of(self, query: str) -> None:
+        """See `Runs.runs_of`."""
+        self._query = query
+
     def lease(self, group: str, topic: str, owner: str) -> Lease:
-        """Take the lease, and join the group. LeaseHeldError names the holder, or the live members of the group."""
-        return self._of_group(group).lease(topic, owner)
+        """Take the lease, and join the group. LeaseHeldError names the holder, or the live members of the group.
+        RemotingError: a broker has told its ends, and does not grant the lock; `away` has it then.
+        """
+        of_group = self._of_group(group)
+        of_group.are_away(self._silent_masters())
+        lease = of_group.lease(topic, owner, self._query)
+        before = self._not_held
+        self._hold()
+        for name in self._not_held.keys() - before.keys():
+            raise RemotingError(str(self._not_held[name]))
+        return lease
+
+    def _hold(self) -> None:
+        """Hold the lease, if there is one, at all brokers whose masters have told their ends."""
+        if self._group is not None:
+            self._group.are_away(self._silent_masters())
+            self._not_held = self._group.hold_before_planning(self._ends.masters())
+
+    def _silent_masters(self) -> list[str]:
+        silent = () if self._look is None else self._look.silent
+        return [name for name, broker_id in silent if broker_id == MASTER_ID]
 
     def _of_group(self, group: str) -> GroupLease:
         if self._group is None or self._group.name != group:
@@ -341,7 +412,7 @@ class ClusterReader:
     def close(self) -> None:
         """Leave the group, and let go of the cluster."""
         on_close, self._on_close = self._on_close, None
-        group, self._group = self._group, None
+        group, self._group, self._not_held = self._group, None, _NOBODY
         try:
             if group is not None:
                 group.leave()

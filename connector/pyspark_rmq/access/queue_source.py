@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from rmq_store.cluster import KnownRoutes
+
 Planned = TypeVar("Planned")
 
 
@@ -148,9 +150,9 @@ class QueueSource(Protocol):
     def read_slice(self, wanted: SliceRead) -> Iterator[pa.RecordBatch]:
         """Yield the messages in order, as record batches. Raises `OffsetOutOfRangeError` and `CorruptionError`."""
 
-    def redriven(self, group: str) -> Mapping[QueueId, Redriven]:
-        """The dead letters that were redriven, by queue id of `%DLQ%group`. Raises `CorruptionError` if the ledger is
-        damaged.
+    def redriven_of(self, group: str, queue_id: QueueId) -> Redriven | None:
+        """The dead letters of a queue of `%DLQ%group` that were redriven; None: none were. Raises `CorruptionError` if
+        the ledger is damaged.
         """
 
     def find(
@@ -235,6 +237,15 @@ class DelayedMessages(Protocol):
 
 
 @runtime_checkable
+class Runs(Protocol):
+    """The runs of a query are known to each other, whatever process they are."""
+
+    def runs_of(self, query: str) -> None:
+        """Leases from now on are those of a run of this query. Its earlier runs are waited for, if they may have ended.
+        """
+
+
+@runtime_checkable
 class Brokers(Protocol):
     """The messages are at brokers, which may be away."""
 
@@ -255,6 +266,19 @@ class Brokers(Protocol):
 
     def require_brokers(self, names: Sequence[str], topics: Collection[str]) -> None:
         """Return if these brokers are there. `topics` are those that are read. Raises `BrokerAwayError`."""
+
+    def known_brokers(self, queues: Iterable[Queue]) -> Mapping[QueueId, KnownRoutes]:
+        """By queue id the addresses of its broker, as far as they are known here: for the tasks that read it. Nobody is
+        asked.
+        """
+
+    def take_over(self, known: KnownRoutes) -> None:
+        """Find brokers by what another process knew a moment ago, until the name servers tell more."""
+
+    def awaits_registrations(self, topics: Collection[str]) -> bool:
+        """Whether the name servers have just begun, and nobody can tell of these topics until brokers register. Only of
+        one that starts, and for 65 s at most.
+        """
 
     def missing_brokers(self, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
         """By topic the brokers that are away: that had queues of it, as `known`, this process or a name server say, and

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LostOffsets,
         Pins,
         QueueSource,
+        Redriven,
         Sizes,
         SliceRead,
     )
@@ -64,6 +65,11 @@ class StoreReader(Store):
     ) -> FoundRows:
         """See `QueueSource.find`. Raises `CorruptionError`: the index is damaged."""
         return self.query.rows.find(topic, texts, spans, by)
+
+    def redriven_of(self, group: str, queue_id: QueueId) -> Redriven | None:
+        """See `QueueSource.redriven_of`."""
+        assert isinstance(queue_id, int)
+        return self.redriven(group).get(queue_id)
 
     def known_groups(self) -> Collection[str]:
         """See `QueueSource.known_groups`."""

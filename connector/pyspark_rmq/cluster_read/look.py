@@ -39,7 +39,7 @@ from rmq_store.cluster import (
     broker_error,
     checked,
     is_away,
-    lacks_rights,
+    tells_nothing,
 )
 
 BrokerError = MQBrokerError | RemotingError
@@ -74,11 +74,10 @@ class Look(Cluster):
         self._away: dict[str, BrokerError] = {}
         # The addresses at which processes were asked last in this plan.
         self._asked_at: dict[Process, str] = {}
-        # Of all plans: the routes that name servers have shown, with the addresses of brokers.
+        # Of all plans: the routes that name servers have shown.
         self._seen: dict[str, TopicRoute] = {}
         # When a name server did not know a topic.
         self._missing_ms: dict[str, float] = {}
-        self._addresses_seen: dict[str, Mapping[int, str]] = {}
 
     def begin(self, silent: Mapping[Process, Silence] = MappingProxyType({})) -> None:
         """A plan begins. The processes that are `silent` are not asked in it, unless they have another address now."""
@@ -121,7 +120,8 @@ class Look(Cluster):
         try:
             asked = super().routes_of(others, asks_at_most)
         except (RemotingError, MQBrokerError) as error:
-            if not self._seen.keys() >= set(others) or not tells_nothing(error):
+            # One that has just begun, and refuses, knows nothing of a topic that was never seen, too.
+            if not tells_nothing(error) or (is_away(error) and not self._seen.keys() >= set(others)):
                 raise
             asked = dict.fromkeys(others)
         return found | {topic: self._with_seen(topic, route) for topic, route in asked.items()}
@@ -134,9 +134,7 @@ class Look(Cluster):
         if route is None:
             self._missing_ms[topic] = self.timer()
             return self._seen.get(topic)
-        if self._seen.get(topic) is not route:
-            self._seen[topic] = route
-            self._addresses_seen.update({name: one.addresses for name, one in route.brokers.items() if one.addresses})
+        self._seen[topic] = route
         return route
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
@@ -148,12 +146,15 @@ class Look(Cluster):
             raise _as_silence(silence.error)
         try:
             found = super().address(broker_name, broker_id)
-        except RemotingError as error:
-            before = self._addresses_seen.get(broker_name, {}).get(broker_id)
+        except (RemotingError, MQBrokerError) as error:
+            known = self.routes.last_known(broker_name)
+            before = None if known is None else known.addresses.get(broker_id)
+            if before is None and not tells_nothing(error):
+                raise
             if before is None:
                 self._asked_at.pop((broker_name, broker_id), None)
                 self._note(broker_name, broker_id, error)
-                raise
+                raise _as_silence(error) from error
             found = before
         if silence is not None and silence.address == found:
             raise _as_silence(silence.error)
@@ -226,13 +227,6 @@ class Look(Cluster):
         except (RemotingError, MQBrokerError):
             broker = None
         return () if broker is None else broker.addresses
-
-
-def tells_nothing(error: BrokerError) -> bool:
-    """Whether no name server has answered, or all that did refuse because they have just begun (code 1 of 5.x)."""
-    if isinstance(error, MQBrokerError) and error.response_code == ResponseCode.SYSTEM_ERROR:
-        return not lacks_rights(error)
-    return is_away(error)
 
 
 def _silence_in(given: RemotingCommand | RemotingError, broker_name: str) -> BrokerError | None:

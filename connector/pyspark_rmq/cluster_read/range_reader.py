@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,14 +15,18 @@ from rmq_store.cluster import (
     SQL92,
     AnswerRequest,
     BatchMemory,
+    BrokerAwayError,
     Cluster,
     MessageQueue,
     MQBrokerError,
     PullFilter,
+    RemotingError,
+    SlaveBehindError,
     TagFilter,
     WalkedFrames,
     answer_batches,
     evaluates_no_sql92,
+    is_away,
     walk_range,
 )
 
@@ -43,13 +48,19 @@ def queue_of(topic: str, queue_id: BrokerQueueId) -> MessageQueue:
 
 class RangeReader:
     """Reads ranges of queues. `pull_group` is the group of the pulls. Of a condition `sql92` brokers may send messages
-    that do not fulfil it.
+    that do not fulfil it. `away_ms`: so long a broker that is away is waited for, by the option brokerAwayTimeout;
+    None: as `walk_range` does, with the errors of that.
     """
 
-    def __init__(self, cluster: Cluster, pull_group: str, sql92: str | None) -> None:
+    def __init__(
+        self, cluster: Cluster, pull_group: str, sql92: str | None, away_ms: int | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
         self._cluster = cluster
         self._pull_group = pull_group
         self._sql92 = sql92
+        self._away_ms = away_ms
+        self._sleep = sleep
 
     def read(
         self,
@@ -88,7 +99,7 @@ class RangeReader:
         without, name = self._cluster.without_sql92, queue.broker_name
         is_sql92 = wanted.expression_type == SQL92
         if is_sql92 and name not in without:
-            frames = walk_range(self._cluster, queue, start, end, wanted)
+            frames = self._awaited(queue, start, end, wanted)
             try:
                 some = next(frames, None)
             except MQBrokerError as error:
@@ -104,9 +115,23 @@ class RangeReader:
                     yield some
                     yield from frames
                 return
-        yield from walk_range(
-            self._cluster, queue, start, end, PullFilter(group=wanted.group) if is_sql92 else wanted
-        )
+        yield from self._awaited(queue, start, end, PullFilter(group=wanted.group) if is_sql92 else wanted)
+
+    def _awaited(self, queue: MessageQueue, start: int, end: int, wanted: PullFilter) -> Iterator[WalkedFrames]:
+        """As `walk_range`. BrokerAwayError: the broker was waited for in vain, so long as the option says."""
+        try:
+            yield from walk_range(
+                self._cluster, queue, start, end, wanted, away_ms=self._away_ms, sleep=self._sleep
+            )
+        except (RemotingError, MQBrokerError, SlaveBehindError) as error:
+            if self._away_ms is None or not (is_away(error) or isinstance(error, SlaveBehindError)):
+                raise
+            raise BrokerAwayError(
+                f"broker {queue.broker_name} is away: messages [{start}, {end}) of queue {queue.queue_id} of topic "
+                f"{queue.topic} were waited for {self._away_ms / 1000:g} s without an answer (option "
+                f"brokerAwayTimeout). The last one was: {error}",
+                (queue.broker_name,),
+            ) from error
 
 
 def _runs(only: np.ndarray, start: int, end: int) -> list[tuple[int, int]]:

@@ -22,6 +22,8 @@ sorted):
     since     {topic: ms since the epoch}, "*" for all topics of a pattern; only of a cluster. The start of the query:
               in a queue that turns up later, because its broker was away, messages stored before are not this query's.
               Left out if the query began at the first messages
+    query     the id of the query over all of its runs; only if it commits for a group of a cluster. Its runs are
+              members of the group by names with this id, so that one waits for the end of another
 
 `began` is there because Spark does not write the initial position down: after a restart it asks for it again, and
 "latest" is another place by then. The batch that was planned with the first answer must be repeated with it.
@@ -30,6 +32,8 @@ sorted):
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -47,6 +51,8 @@ ANY_TOPIC = "*"
 
 EARLIEST = -2
 LATEST = -1
+
+_QUERY_ID = re.compile("[0-9a-f]{8}")
 
 # A queue offset and a time in ms are signed 64-bit integers in RocketMQ.
 _INT64_MIN = -(2**63)
@@ -95,6 +101,7 @@ class StreamPosition:
     began: QueueOffsets = field(default_factory=dict)
     closed: QueueOffsets = field(default_factory=dict)
     since: Mapping[str, int] = field(default_factory=dict)
+    query: str = ""
 
     def since_ms(self, topic: str) -> int | None:
         """Messages of queues that turn up later in the topic are read if they were stored at this time (ms since the
@@ -117,7 +124,8 @@ class StreamPosition:
             "closed": self.closed,
         }
         value |= {name: _nested(values) for name, values in more.items() if values}
-        return value | ({"since": dict(sorted(self.since.items()))} if self.since else {})
+        value |= {"since": dict(sorted(self.since.items()))} if self.since else {}
+        return value | ({"query": self.query} if self.query else {})
 
     @classmethod
     def from_json(cls, value: object) -> StreamPosition:
@@ -128,9 +136,11 @@ class StreamPosition:
         has_since = value["version"] == _VERSION_WITH_SINCE and bool(value.get("since"))
         if value["version"] not in (_VERSION, _VERSION_WITH_CLOSED) and not has_since:
             refuse(f"{where} was written by a newer version of this data source (position version {value['version']})")
-        store = value.get("store")
+        store, query = value.get("store"), value.get("query", "")
         if not isinstance(store, str):
             refuse(f"{where}: `store` is not a string: {_shorten(value)}")
+        if not isinstance(query, str) or (query and not _QUERY_ID.fullmatch(query)):
+            refuse(f"{where}: `query` is no id of a query: {_shorten(value)}")
         stored = _flat(value.get("stored", {}), where, _INT64_MIN, INT64_MAX)
         after = _flat(value.get("after", {}), where, 0, INT64_MAX)
         since = _times(value.get("since", {}), f"{where}: `since`")
@@ -143,7 +153,13 @@ class StreamPosition:
             _flat(value.get("began", {}), where, 0, INT64_MAX),
             _flat(value.get("closed", {}), where, 0, INT64_MAX),
             since,
+            query,
         )
+
+
+def new_query_id() -> str:
+    """An id that no other query has: `StreamPosition.query`."""
+    return secrets.token_hex(4)
 
 
 def parse_offsets(text: str, option: str, words: tuple[str, ...]) -> Position:

@@ -126,7 +126,7 @@ class StreamPlan:
         """
         store = self.begin.store if self.held and self.begin.store else store
         began = {**self.begin.began, **self.began} if self.is_first else self.began
-        return StreamPosition(store or self.begin.store, end, after, began, closed, self.begin.since)
+        return StreamPosition(store or self.begin.store, end, after, began, closed, self.begin.since, self.begin.query)
 
 
 def with_opened_again(position: StreamPosition, ranges: Mapping[Queue, Range]) -> StreamPosition:

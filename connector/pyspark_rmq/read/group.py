@@ -81,13 +81,14 @@ class GroupMember:
         for topic in sorted(set(topics), key=lambda topic: (topic.startswith(RETRY_PREFIX), topic)):
             if topic in self._leases:
                 continue
-            waited_s = 0.0
+            waited_s, began_s = 0.0, monotonic()
             while True:
                 try:
                     self._leases[topic] = self._store.lease(self._group, topic, self._owner)
                     break
                 except LeaseHeldError as error:
-                    if waited_s >= CLAIM_TIMEOUT_S:
+                    # The store itself may have waited, for locks of a query that has ended.
+                    if max(waited_s, monotonic() - began_s) >= CLAIM_TIMEOUT_S:
                         raise LeaseHeldError(f"{error}; {_advice(topic)}", error.holder) from error
                 self._sleep(_CLAIM_INTERVAL_S)
                 waited_s += _CLAIM_INTERVAL_S

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmq.access.queue_source import QueueSource, SliceRead
 from pyspark_rmq.options.options import Lookup, SourceOptions
@@ -28,7 +27,7 @@ _READ_WHILE_PLANNING_ROWS = 10_000
 
 def found_partitions(
     store: QueueSource, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
-) -> list[InputPartition]:
+) -> list[SlicePartition]:
     """Return the tasks for the messages that `lookup` asks for in the slices `wanted`. A partition with `rows` reads
     the found messages; one without searches its slice. No partition is empty.
 

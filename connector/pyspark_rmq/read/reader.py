@@ -14,7 +14,7 @@ from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
 from pyspark_rmq.read import away_brokers, starting_offsets
 from pyspark_rmq.read.loss_detection import existing_or_fail
-from pyspark_rmq.read.task import SlicePartition, read_partition
+from pyspark_rmq.read.task import SlicePartition, known_brokers, read_partition, with_brokers
 from pyspark_rmq.schema.schema import source_columns
 
 if TYPE_CHECKING:
@@ -38,12 +38,13 @@ class RmqReader(DataSourceReader):
         options = self._options
         with location_of(options).open_to_read() as store:
             existing = self._planned(store)
+            known = known_brokers(store, existing)
             if self._lookup is not None:
                 from pyspark_rmq.read.lookup import found_partitions
 
-                return found_partitions(store, options, self._lookup, existing)
+                return with_brokers(found_partitions(store, options, self._lookup, existing), known)
         del store  # what it knows of thousands of queues makes room for their partitions
-        return [SlicePartition(part) for part in split(existing, options.min_partitions)]
+        return with_brokers((SlicePartition(part) for part in split(existing, options.min_partitions)), known)
 
     def _planned(self, store: QueueSource) -> list[QueueSlice]:
         options = self._options

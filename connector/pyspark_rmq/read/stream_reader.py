@@ -17,6 +17,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -37,34 +40,38 @@ from pyspark_rmq.access.queue_source import (
     Pins,
     Planned,
     QueueSource,
+    Runs,
     Sizes,
     held,
 )
 from pyspark_rmq.access.store_location import Identity, location_of
-from pyspark_rmq.options.option_table import WAIT
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position import planning
 from pyspark_rmq.position.fingerprint import fingerprints_before
 from pyspark_rmq.position.planning import QueueSlice, Range
-from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
+from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition, new_query_id
 from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
 from pyspark_rmq.query.ending import stop_when_terminated
 from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
+from pyspark_rmq.read.absences import Absences
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
 from pyspark_rmq.read.loss_detection import History
-from pyspark_rmq.read.task import SlicePartition, read_partition
+from pyspark_rmq.read.task import SlicePartition, known_brokers, read_partition, with_brokers
 from pyspark_rmq.schema.schema import source_columns
 from rmq_store.real_time import monotonic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmq_store.cluster import BrokerAwayError
 
 _log = logging.getLogger(__name__)
 
 # A batch is planned only after the delivery: more waiting messages than that come in several batches.
 _DELIVERED_AT_ONCE = 100_000
+# A plan of AvailableNow that may not plan is made again after this time.
+_HELD_AGAIN_S = 1.0
 
 
 class _OpenStore(NamedTuple):
@@ -76,11 +83,21 @@ class _OpenStore(NamedTuple):
 
 
 class _View(NamedTuple):
-    """The subscribed queues, as they were with this table of topics and this version of the source."""
+    """The subscribed queues, as they were with this table of topics, this version of the source, and these required
+    brokers away (`missed`). `had`: the topics of the position, which are subscribed also where no list has them.
+    """
 
     topics: Mapping[str, object]
     version: Hashable
+    missed: BrokerAwayError | None
+    had: frozenset[str]
     ranges: dict[Queue, Range]
+
+    def is_still(self, other: _View) -> bool:
+        """Whether nothing has changed in `other`, which has no ranges yet."""
+        names, others = (() if one.missed is None else one.missed.broker_names for one in (self, other))
+        is_same = self.topics is other.topics and self.version == other.version and names == others
+        return is_same and other.had <= self.had
 
 
 class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -94,14 +111,19 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamPosition | None = None
         self._refused: Exception | None = None
         self._history = History(options)
-        self._absences = away_brokers.Absences(options)
+        self._absences = Absences(options)
+        # None: not known, or the name servers have just begun, and nobody can tell of the topics.
         self._view: _View | None = None
         self._idle: IdlePoll | None = None
         # Ranges of which a loss was reported, with the report.
         self._report: tuple[dict[Queue, Range], dict[str, Any]] | None = None
         self._target: dict[Queue, int] | None = None
+        # Whether it has the ends of all brokers for which the stream waits.
+        self._target_is_whole = True
         # The ranges that the tasks of the batch that ends at the position are going to read.
         self._pinned: tuple[StreamPosition, Pin] | None = None
+        # Of a query whose position has no id yet.
+        self._new_query = new_query_id()
         self._last_batch_s: float | None = None
         self._warned = False
         self._is_full = False
@@ -118,17 +140,21 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from rmq_store.cluster import BrokerAwayError
         from rmq_store.errors import UsageError
 
+        query = self._query_of(store, None)
         ranges = self._poll(store, ())
         start: QueueOffsets = {}
         self._refused = None
         try:
-            start = starting_offsets.stream_start(store, self._options, ranges)
+            if self._view is None or self._view.missed is not None:
+                starting_offsets.refuse_for_now(self._options, self._view and self._view.missed)
+            if self._view is not None:
+                start = starting_offsets.stream_start(store, self._options, ranges)
         except (UsageError, BrokerAwayError) as error:
             # A new query is refused by `latestOffset`. A first batch that is repeated knows where it began, and
             # goes on although, say, the option does not name a queue that was added since.
             self._refused = error
         # A first batch that was planned but not completed is repeated from here: see `began` in offsets.py.
-        return StreamPosition(store.identity, start, began=start, since=since)
+        return StreamPosition(store.identity, start, began=start, since=since, query=query)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Tell Spark whether the options have limits. With Trigger.Once Spark asks for everything instead."""
@@ -143,11 +169,17 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends of the queues, after delivering the messages that are due: this run reads up to these ends."""
+        self._absences.is_available_now = True
         self._target = self._in_plan(self._ends_now)
+        # The position is not known yet, which knows more brokers than name servers that forget.
+        self._target_is_whole = False
 
     def _ends_now(self, store: QueueSource) -> dict[Queue, int]:
         self._deliver_due(store, None)
-        return {queue: limits.max_offset for queue, limits in self._poll(store, None).items()}
+        # The lease is taken by the next call, which knows the position, and with it whose run this is.
+        view = self._seen(store, None)
+        self._target_is_whole = view is not None and not self._absences.hold(store, view.missed)
+        return {} if view is None else {queue: limits.max_offset for queue, limits in view.ranges.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
@@ -155,39 +187,64 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The sink has completed everything before `start`, so this commits `start` to the group. Spark calls it up to 95
         times a second while it is idle. It also delivers delayed messages that are due.
         """
-        now_s = monotonic()
-        if self._store is not None and self._idle is not None and self._idle.holds(self._store.reader, start, now_s):
-            return start
-        return self._in_plan(lambda store: self._planned(store, start, limit, now_s))
+        while True:
+            if self._target is not None and not self._target_is_whole:
+                self._target = self._in_plan(self._ends_now) | self._target
+            now_s = monotonic()
+            idle = self._idle
+            if self._store is not None and idle is not None and idle.holds(self._store.reader, start, now_s):
+                end = start
+            else:
+                end = self._in_plan(partial(self._planned, start=start, limit=limit, now_s=now_s))
+            if self._target is None or end != start or (self._target_is_whole and not self._is_held):
+                return end
+            # AvailableNow ends with the first plan that has nothing. Spark interrupts this wait (`query.stop()`).
+            if self._is_held:
+                sleep(_HELD_AGAIN_S)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether no batch may be planned until brokers are back, or have registered."""
+        return self._view is None or self._absences.holds
 
     def _planned(
         self, store: QueueSource, start: dict[str, Any], limit: ReadLimit, now_s: float
     ) -> dict[str, Any]:
         due_ms = self._deliver_due(store, _DELIVERED_AT_ONCE)
         begin = StreamPosition.from_json(start)
+        query = self._query_of(store, begin)
         seen = self._poll(store, begin.next)
-        assert self._view is not None  # _look_at has set it
+        if self._view is None:
+            self._target_is_whole = False
+            return start
+        missed = self._view.missed
         idle = IdlePoll(start, seen, self._view.version, due_ms, now_s)
         if self._idle is not None and self._idle.start == start and self._idle.ranges is seen:
             self._idle = idle
+            self._absences.seen(store, missed, begin)
             return start
+        first = begin == self._initial
+        if first and self._refused is not None:
+            begin = self._first_position(store, begin.since)  # brokers may be there now
+            if self._refused is not None:
+                if not starting_offsets.is_for_brokers(self._refused) or not self._absences.seen(store, missed, begin):
+                    raise self._refused
+                return start
         ranges = planning.not_behind(seen, begin.next)
         if self._pinned is not None and self._pinned[0] == begin:
             self._unpin()
-        first = begin == self._initial
-        if first and self._refused is not None:
-            raise self._refused
         if not self._warned:
             self._warn_if_overruled()
+            away_brokers.warn_of_state(self._options, {*ranges, *begin.next})
             away_brokers.warn(store, self._options, ranges, begin)
             self._warned = True
         closed, away = self._unread(store, begin, ranges)
-        self._absences.log(store, begin)
+        holds = self._absences.seen(store, missed, begin)
         back = self._history.check(store, with_opened_again(begin, ranges), ranges)
-        plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first, held=away)
+        plan = StreamPlan.of(replace(begin, query=query), ranges, back, self._target, is_first=first, held=away)
         self._complete(plan.begin, ranges, away)
-        if self._options.on_broker_away == WAIT and isinstance(store, Brokers) and store.away():
-            self._idle = idle
+        if holds:
+            self._idle, self._target_is_whole = idle, False
             return start
         if plan.new_queues:
             plan = plan.starting(starting_offsets.new_queue_start(store, self._options, begin, plan.new_queues))
@@ -208,16 +265,19 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the last known ends of the queues, without limits, and the path and group of the source; for the
-        query's progress (`lag_tracking`). `away` names the brokers that are away: ends of their queues are not there.
+        query's progress (`lag_tracking`). Of a cluster also onBrokerAway, and `away` names the brokers that are away:
+        ends of their queues are not there.
         """
         view = self._view
-        if self._store is None or view is None or not view.ranges:
+        if self._store is None or view is None or not (view.ranges or self._absences.names):
             return None
         if self._report is None or self._report[0] is not view.ranges:
             ends = {queue: limits.max_offset for queue, limits in view.ranges.items()}
             options = self._options
             location = location_of(options).in_progress | ({"group": options.group} if options.group else {})
-            away = {"away": self._absences.names} if self._absences.names else {}
+            away: dict[str, Any] = {"away": self._absences.names} if self._absences.names else {}
+            if isinstance(self._store.reader, Brokers):
+                away["onBrokerAway"] = options.on_broker_away
             self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location | away
         return self._report[1]
 
@@ -227,10 +287,15 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises `DataLossError` if a part of the batch is gone and failOnDataLoss is on.
         """
         begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
-        parts = self._in_plan(lambda store: self._parts(store, begin, finish))
-        return [SlicePartition(part) for part in planning.split(parts, self._options.min_partitions)]
+        return self._in_plan(lambda store: self._partitions(store, begin, finish))
+
+    def _partitions(self, store: QueueSource, begin: StreamPosition, finish: StreamPosition) -> list[InputPartition]:
+        parts = self._parts(store, begin, finish)
+        split = planning.split(parts, self._options.min_partitions)
+        return with_brokers(map(SlicePartition, split), known_brokers(store, parts))
 
     def _parts(self, store: QueueSource, begin: StreamPosition, finish: StreamPosition) -> list[QueueSlice]:
+        self._query_of(store, finish)
         self._poll(store, finish.next)
         queues = list(finish.next)
         if not isinstance(store, Brokers):
@@ -268,6 +333,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._in_plan(lambda store: self._commit(store, StreamPosition.from_json(end)))
 
     def _commit(self, store: QueueSource, position: StreamPosition) -> None:
+        self._query_of(store, position)
         ranges = self._poll(store, position.next)
         # The store may just have been replaced.
         back = self._history.check(store, position, ranges)
@@ -295,29 +361,52 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = self._opened()
         return store.planned(lambda: plan(store)) if isinstance(store, Brokers) else plan(store)
 
-    def _poll(self, store: QueueSource, known: Collection[Queue] | None) -> dict[Queue, Range]:
-        """Return the subscribed queues as they are now; the group's leases are held from here on. `known` are those of
-        the position, see `starting_offsets.subscribed`.
+    def _query_of(self, store: QueueSource, position: StreamPosition | None) -> str:
+        """The id of this query for its positions, as the position has it, or a new one; "" where it needs none. Leases
+        are taken for it from here on.
+        """
+        if self._member is None or not isinstance(store, Runs):
+            return ""
+        query = (position.query if position is not None else "") or self._new_query
+        store.runs_of(query)
+        return query
 
-        The same dict as long as neither the log nor the table of topics changed.
+    def _seen(self, store: QueueSource, known: Collection[Queue] | None) -> _View | None:
+        """The subscribed queues as they are now; `known` are those of the position, see `starting_offsets.subscribed`.
+        The view of the last `_poll` as long as neither the log nor the table of topics changed. None while the name
+        servers of a stream that starts have just begun: nobody can tell of its topics.
         """
         store.refresh()
-        starting_offsets.require_brokers(store, self._options)
-        # In this order: what is written in between is seen at the next look.
-        topics, version = starting_offsets.known_topics(store, self._options.subscription), store.version()
-        member = self._member
-        if self._view is not None and topics is self._view.topics and version == self._view.version:
-            if member is not None:
-                member.heartbeat()
-            return self._view.ranges
         subscription = self._options.subscription
-        ranges = starting_offsets.subscribed(store, subscription, known)
+        if isinstance(store, Brokers):
+            named = subscription.assign or subscription.topics
+            if store.awaits_registrations([*named, *(queue.topic for queue in known or ())]):
+                return None
+        missed = starting_offsets.missed_brokers(store, self._options)
+        # In this order: what is written in between is seen at the next look.
+        topics, version = starting_offsets.known_topics(store, subscription), store.version()
+        now = _View(topics, version, missed, frozenset(queue.topic for queue in known or ()), {})
+        if self._view is not None and self._view.is_still(now):
+            return self._view
+        return now._replace(ranges=starting_offsets.subscribed(store, subscription, known))
+
+    def _poll(self, store: QueueSource, known: Collection[Queue] | None) -> dict[Queue, Range]:
+        """Return the subscribed queues, see `_seen`; the group's leases are held from here on. Empty without a view."""
+        now, member = self._seen(store, known), self._member
+        if now is None:
+            self._view = None
+            return {}
         if member is not None:
-            # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
-            own = () if subscription.of_group is None else (subscription.of_group,)
-            member.claim([*(queue.topic for queue in ranges), *own])
-        self._view = _View(topics, version, ranges)
-        return ranges
+            if now is self._view:
+                member.heartbeat()
+            else:
+                # The retry topic's before it exists: a second query of the group is refused now, not at the first
+                # failure.
+                of_group = self._options.subscription.of_group
+                own = () if of_group is None else (of_group,)
+                member.claim([*(queue.topic for queue in now.ranges), *own])
+        self._view = now
+        return now.ranges
 
     def _opened(self) -> QueueSource:
         if self._store is not None and not self._store.identity.is_unchanged():

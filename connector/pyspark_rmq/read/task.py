@@ -11,14 +11,14 @@ Each step calls the next one, and none of those before:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access.queue_source import QueueSource, SliceRead
+from pyspark_rmq.access.queue_source import Brokers, QueueSource, SliceRead
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.options import DLQ_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_rmq.access.queue_source import Redriven
+    from pyspark_rmq.position.queue_ids import QueueId
     from pyspark_rmq.schema.row_filters import Condition
+    from rmq_store.cluster import KnownRoutes
 
 _log = logging.getLogger(__name__)
 
@@ -38,12 +40,31 @@ _HEAVY = frozenset({"body", "properties"})
 
 
 class SlicePartition(InputPartition):
-    """The part of a queue that one task reads: all of it, or the queue offsets `rows`, (n,) int64, ascending."""
+    """The part of a queue that one task reads: all of it, or the queue offsets `rows`, (n,) int64, ascending. `known`:
+    how the planning process finds the broker of the queue; None: there is no broker.
+    """
 
-    def __init__(self, part: QueueSlice, rows: np.ndarray | None = None) -> None:
+    def __init__(self, part: QueueSlice, rows: np.ndarray | None = None, known: KnownRoutes | None = None) -> None:
         super().__init__(part)
         self.part = part
         self.rows = rows
+        self.known = known
+
+
+def known_brokers(store: QueueSource, parts: Iterable[QueueSlice]) -> Mapping[QueueId, KnownRoutes]:
+    """What is known of the brokers of slices, by queue id; nothing of a store in a directory."""
+    return store.known_brokers(part.queue for part in parts) if isinstance(store, Brokers) else {}
+
+
+def with_brokers(
+    partitions: Iterable[SlicePartition], known: Mapping[QueueId, KnownRoutes]
+) -> list[InputPartition]:
+    """The partitions, with what is known of their brokers: a task then asks no name server, and needs none."""
+    made: list[InputPartition] = []
+    for partition in partitions:
+        partition.known = known.get(partition.part.queue_id)
+        made.append(partition)
+    return made
 
 
 def read_partition(
@@ -60,6 +81,8 @@ def read_partition(
 
     expected = to_arrow_schema(schema, timezone="UTC")
     with location_of(options).in_task() as store:
+        if partition.known is not None and isinstance(store, Brokers):
+            store.take_over(partition.known)
         for batch in _read_columns(store, options, partition, conditions, schema.fieldNames()):
             yield batch if batch.schema.equals(expected) else batch.cast(expected)
 
@@ -83,9 +106,13 @@ def _read_columns(
 
         conditions = [MatchesSql92(options.sql92), *conditions]
     stored = origin_columns.stored_columns(names, restore_topic=own)
-    redriven = _redriven(store, part) if "redriven" in names else None
+    redriven: Redriven | None = None
     wanted = SliceRead(part, stored, options.tags if is_filtered else None, options.raw_body, partition.rows)
+    has_rows = False
     for batch in read_matching(store, options, wanted, conditions):
+        if "redriven" in names and not has_rows:
+            # Now the broker is there, if it was waited for.
+            redriven, has_rows = _redriven(store, part), True
         if stored == list(names):
             yield batch
         else:
@@ -101,7 +128,8 @@ def _redriven(store: QueueSource, part: QueueSlice) -> Redriven | None:
     from rmq_store.errors import CorruptionError
 
     try:
-        return store.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, origin_columns.NothingRedriven())
+        found = store.redriven_of(part.topic.removeprefix(DLQ_PREFIX), part.queue_id)
+        return origin_columns.NothingRedriven() if found is None else found
     except (CorruptionError, RemotingError, MQBrokerError, SlaveBehindError) as error:
         _log.warning("the column redriven of %s is NULL: %s", part.topic, error)
         return None

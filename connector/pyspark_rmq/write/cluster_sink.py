@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access.cluster_pool import give_back, take
+from pyspark_rmq.access.cluster_pool import give_back, known_routes, take
 from pyspark_rmq.access.spark_worker import spare_modules
-from pyspark_rmq.options.options import SinkOptions
+from pyspark_rmq.options.cluster_options import ClusterSinkOptions
+from pyspark_rmq.options.options import RETRY_PREFIX, SinkOptions
 from pyspark_rmq.schema.schema import SinkColumns, send_back_columns, sink_columns
 from pyspark_rmq.write.sink import BatchWrite, TaskReport, Unit, transaction_key
 
@@ -43,6 +44,8 @@ class _ClusterSink(abc.ABC):
         self._options = options
         self._cluster_options = options.cluster
         self._sink_options = options.cluster_sink
+        # What tasks need that begin while no name server answers.
+        self._known = known_routes(options.cluster, _topics_of(options, options.cluster_sink))
 
     def write_task(self, unit: Unit, rows: Iterator[pa.RecordBatch]) -> object:
         """Send the rows of one task; on return brokers have stored them. Returns the engine's report."""
@@ -57,6 +60,8 @@ class _ClusterSink(abc.ABC):
         with contextlib.ExitStack() as stack:
             cluster = take(self._cluster_options)
             stack.callback(give_back, self._cluster_options)
+            if self._known is not None:
+                cluster.routes.take_over(self._known)
             part = WritePart(*self._write_of(unit), context.partitionId())
             task = stack.enter_context(self._task(cluster, part))
             for batch in rows:
@@ -104,6 +109,15 @@ class _ClusterSink(abc.ABC):
         """The function that makes the rows of the engine's task of rows of Spark."""
 
 
+def _topics_of(options: SinkOptions, sink: ClusterSinkOptions) -> list[str]:
+    """The topics that a write is known to need before it has rows."""
+    from rmq_store.cluster import RECORD_TOPIC
+
+    topics = [] if options.topic is None else [options.topic]
+    topics += [] if options.send_back is None else [RETRY_PREFIX + options.send_back]
+    return topics + ([RECORD_TOPIC] if sink.replay_check and not sink.marker_path else [])
+
+
 class ClusterRows(_ClusterSink):
     """New messages. Raises `UsageError` when it is made."""
 
@@ -124,11 +138,14 @@ class ClusterRows(_ClusterSink):
                 options.topic, options.use_queue_id, options.keep_uniq_key, options.compress_over_bytes,
                 self._columns.dropped_properties(keep_uniq_key=options.keep_uniq_key),
             ),
-            PipelineSettings(send_timeout_ms=sink.send_timeout_ms, fail_on_weak_status=sink.fail_on_weak_status),
+            PipelineSettings(
+                send_timeout_ms=sink.send_timeout_ms, away_timeout_ms=self._cluster_options.broker_away_timeout_ms,
+                fail_on_weak_status=sink.fail_on_weak_status,
+            ),
             replay_check=sink.replay_check,
             resend_unknown=sink.resend_unknown,
             settle_ms=sink.settle_ms,
-            patience_ms=sink.send_timeout_ms,
+            patience_ms=self._cluster_options.broker_away_timeout_ms,
             record_path=sink.marker_path,
             new_topic_queues=4 if sink.create_topic else 0,
             pull_group=self._cluster_options.pull_group,
@@ -178,6 +195,7 @@ class ClusterSendBacks(_ClusterSink):
             resend_unknown=sink.resend_unknown,
             settle_ms=sink.settle_ms,
             send_timeout_ms=sink.send_timeout_ms,
+            patience_ms=self._cluster_options.broker_away_timeout_ms,
             record_path=sink.marker_path,
             pull_group=self._cluster_options.pull_group,
             fail_on_weak_status=sink.fail_on_weak_status,

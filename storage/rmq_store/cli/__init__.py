@@ -22,12 +22,13 @@ from typing import Any, NoReturn
 import click
 
 from rmq_store.cli import mqadmin, plugin_loader
+from rmq_store.cli.cluster_care import doctor, metrics, trace
 from rmq_store.cli.dlq import dlq
 from rmq_store.cli.groups import groups, lag, offsets
-from rmq_store.cli.maintenance import backup, broker, doctor, init, namesrv, repair, retention, verify
-from rmq_store.cli.messages import consume, delayed, read, send, tail, trace, transactions
+from rmq_store.cli.maintenance import backup, broker, init, namesrv, repair, retention, verify
+from rmq_store.cli.messages import consume, delayed, read, send, tail, transactions
 from rmq_store.cli.mirror import mirror
-from rmq_store.cli.monitoring import metrics, top, topics
+from rmq_store.cli.monitoring import top, topics
 from rmq_store.cli.mqadmin import broker as mqadmin_broker
 from rmq_store.cli.mqadmin import cleaning, consumer, export, message, message_dump, message_flow, offset, topic
 from rmq_store.cli.outbox import resend

@@ -50,6 +50,13 @@ def is_away(error: Exception) -> bool:
     return isinstance(error, (RemotingError, MQBrokerError)) and error.retryable
 
 
+def tells_nothing(error: Exception) -> bool:
+    """Whether no name server has answered, or all that did refuse because they have just begun (code 1 of 5.x)."""
+    if isinstance(error, MQBrokerError) and error.response_code == ResponseCode.SYSTEM_ERROR:
+        return not is_lack_of_rights(error.response_code, error.remark)
+    return is_away(error)
+
+
 def is_nothing_there(code: int, remark: str) -> bool:
     """Whether an answer to a question for one thing (33, 38, 315) says that it is not there."""
     return code == ResponseCode.SYSTEM_ERROR and not is_lack_of_rights(code, remark)

@@ -10,7 +10,8 @@
         ├── QueueHoleError                     a queue lacks messages in the middle   .queue .start .end
         ├── SlaveBehindError                   a slave does not have messages yet, and its master does not answer
         │                                      .queue .start .end
-        ├── BrokerAwayError                    brokers that the caller requires are away          .broker_names
+        ├── BrokerAwayError                    brokers that the caller requires, or waited for, are away
+        │                                      .broker_names
         ├── MQBrokerError                      the broker's answer: `response_code`, `remark`, `broker_name`
         │                                      (also ResponseError)
         ├── SendInDoubtError                   whether rows are stored is unknown, and their queue cannot be read
@@ -177,8 +178,8 @@ class SlaveBehindError(ClientError):
 
 
 class BrokerAwayError(ClientError):
-    """Brokers that the caller requires (requiredBrokers) are known to no name server, or do not answer. Nothing was
-    read. `broker_names` has them.
+    """Brokers that the caller requires (requiredBrokers), or that a task has waited for (brokerAwayTimeout), are known
+    to no name server, or do not answer. What they have was not read. `broker_names` has them.
     """
 
     retryable = True

@@ -248,11 +248,13 @@ def test_the_flood_breaker_stops_the_query_before_anything_is_sent_back(
     spark: Any, orders: Make, tmp_path: Path
 ) -> None:
     path, _ = orders(20)
-    given = {"max_reconsume_times": 0, "on_results": lambda rows, batch: pytest.fail("asked too late")}
+    asked: list[int] = []
+    given = {"max_reconsume_times": 0, "on_results": lambda rows, batch: asked.append(batch)}
     with pytest.raises(Exception, match=r"FloodBreakerError: .*2 of 20 rows of the batch \(10.0 %, limit 5 %\)"):
         run_now(consume(spark, path, fail_at_seven, tmp_path / "c", breaker=FloodBreaker(max_percent=5), **given))
     with pytest.raises(Exception, match=r"FloodBreakerError: .*2 rows within a minute, .* \(limit 1\)"):
         run_now(consume(spark, path, fail_at_seven, tmp_path / "c", breaker=FloodBreaker(max_per_minute=1), **given))
+    assert asked == [], "the breaker was asked too late"
     assert dead_letters(spark, path).count() == 0
     assert committed(path).get("Orders", 0) == 0
     breaker = FloodBreaker(max_percent=10, max_per_minute=2)

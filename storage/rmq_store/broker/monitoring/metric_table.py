@@ -81,6 +81,10 @@ UNREADABLE = Metric(
     "rmq_unreadable", "gauge", "1 for a group or topic without other samples, because a file is damaged.",
     (*_NODE, "consumer_group", "topic"),
 )  # fmt: skip
+BROKER_AWAY = Metric(
+    "rmq_broker_away", "gauge",
+    "1 for a broker that does not answer, so that samples of it are missing; 0 for one that does.", _NODE,
+)  # fmt: skip
 QUEUE_MIN_OFFSET = Metric("rmq_queue_min_offset", "gauge", "The first queue offset that can be read.", _QUEUE)
 QUEUE_MAX_OFFSET = Metric("rmq_queue_max_offset", "gauge", "The queue offset that the next message gets.", _QUEUE)
 QUEUE_COMMITTED = Metric("rmq_consumer_queue_offset", "gauge", "The committed offset.", _GROUP_QUEUE)

@@ -1,1 +1,3 @@
-"""Commands over a cluster that watch it: `rmq doctor` and `rmq metrics`."""
+"""Commands that examine a store or a cluster: `rmq doctor`, `rmq metrics` and `rmq trace`. Each is declared once; a
+module has what it finds at a store, and what at a cluster.
+"""

@@ -1,18 +1,20 @@
 """The metrics of a cluster: those of a store whose figures brokers tell (`metric_table` explains each).
 
 Requests of one reading, to each broker: its topics (21), groups (201) and figures (28), one 202 for each topic and one
-208 for each group. Nothing is kept between readings. Source: AdminBrokerProcessor.java.
+208 for each group. Between readings only the names of the brokers are kept. Source: AdminBrokerProcessor.java.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from rmq_store.broker.monitoring import metric_table as table
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from rmq_store.format.text.openmetrics import Metric, MetricFamily
+from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.bodies.groups import ConsumeStats, OffsetWrapper
 from rmq_store.protocol.bodies.topics import TopicOffset
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
@@ -33,7 +35,7 @@ from rmq_store.remoting.questions.topics import ask_topic_configs, read_topic_co
 CLUSTER_METRICS: Final = (
     table.LAG_MESSAGES, table.SENT_TO_DLQ, table.GROUP_NUMBER, table.TOPIC_NUMBER, table.RESERVE_TIME,
     table.TOPIC_MESSAGES, table.TOPIC_PUT, table.DEAD_LETTERS, table.LOG_MIN_OFFSET, table.LOG_MAX_OFFSET,
-    table.DISK_USAGE, table.UNREADABLE,
+    table.DISK_USAGE, table.UNREADABLE, table.BROKER_AWAY,
 )  # fmt: skip
 CLUSTER_QUEUE_METRICS: Final = (
     table.QUEUE_MIN_OFFSET, table.QUEUE_MAX_OFFSET, table.QUEUE_COMMITTED, table.QUEUE_LAG
@@ -53,19 +55,30 @@ class _GroupAt(NamedTuple):
     group: str
 
 
-def cluster_metrics(cluster: Cluster, *, queues: bool = False) -> list[MetricFamily]:
+def cluster_metrics(
+    cluster: Cluster, *, queues: bool = False, seen: MutableMapping[str, str] | None = None
+) -> list[MetricFamily]:
     """The present metrics of all brokers: CLUSTER_METRICS (with `queues`: and CLUSTER_QUEUE_METRICS), in that order.
     The slave of a master that does not answer is asked. A broker, a group or a topic that cannot be asked about has the
-    sample `rmq_unreadable` instead of others.
+    sample `rmq_unreadable` instead of others; a broker that is away has `rmq_broker_away` 1, too.
+
+    `seen`: the brokers of earlier readings, each with its cluster; those of this one are added. A broker that stops
+    leaves the name servers at once, and only this tells that it is away.
 
     Raises:
         RemotingError: no name server answers, or no broker. MQBrokerError: all brokers refuse.
     """
     info = cluster.cluster_info()
-    clusters = {name: each for each, names in info.cluster_addr_table.items() for name in names}
+    present = {name: each for each, names in info.cluster_addr_table.items() for name in names}
+    clusters = {} if seen is None else seen
+    clusters.update({name: present.get(name, "") for name in info.broker_addr_table})
+    gone = clusters.keys() - info.broker_addr_table.keys()
     found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
-    for broker_name, sample in _samples(cluster, sorted(info.broker_addr_table)):
-        node = clusters.get(broker_name, ""), "broker", broker_name
+    for broker_name, sample in chain(
+        _samples(cluster, sorted(info.broker_addr_table)),
+        ((name, _Sample(table.BROKER_AWAY, (), 1)) for name in sorted(gone)),
+    ):
+        node = clusters[broker_name], "broker", broker_name
         found.setdefault(sample.metric.name, []).append(((*node, *sample.labels), sample.number))
     metrics = (*CLUSTER_METRICS, *(CLUSTER_QUEUE_METRICS if queues else ()))
     return [MetricFamily(metric, found.get(metric.name, [])) for metric in metrics]
@@ -76,6 +89,7 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
     questions: list[_GroupAt] = []
     failure: Exception | None = None
     reached = False
+    away: set[str] = set()
     asked: dict[tuple[str, str], Question[Any]] = {}
     for name in broker_names:
         asked[name, "topics"] = Question(name, ask_topic_configs(), read_topic_configs)
@@ -86,6 +100,7 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
         of_topics, of_groups = told[name, "topics"], told[name, "groups"]
         if of_topics.error is not None or of_groups.error is not None:
             failure = of_topics.error or of_groups.error
+            away.update({name} if of_topics.is_away or of_groups.is_away else ())
             yield name, _Sample(table.UNREADABLE, ("", ""), 1)
             continue
         reached = True
@@ -102,6 +117,7 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
         raise failure
     for first in range(0, len(topics_at), _AT_ONCE):
         for ends in ends_at_brokers(cluster, topics_at[first : first + _AT_ONCE]):
+            away.update({ends.asked.broker_name} if ends.error is not None and is_away(ends.error) else ())
             for sample in _topic_samples(ends):
                 yield ends.asked.broker_name, sample
     for first in range(0, len(questions), _AT_ONCE):
@@ -111,8 +127,11 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
             for question in part
         }
         for question, one in gather(cluster, progress, At.READABLE).told.items():
+            away.update({question.broker_name} if one.is_away else ())
             for sample in _group_samples(cluster, question, one):
                 yield question.broker_name, sample
+    for name in broker_names:
+        yield name, _Sample(table.BROKER_AWAY, (), int(name in away))
 
 
 def _of_namespace(cluster: Cluster, names: Any) -> list[str]:

@@ -1,44 +1,44 @@
-"""`rmq trace` over a cluster: the copies of a message, by the key indexes of its brokers.
-
-A retry stays at the broker of its message, and offsets of two commit logs say nothing about each other. So each broker
-that has copies has a life of its own: mostly one, two if the producer repeated a send at another broker.
-"""
+"""`rmq trace`: the life of one message, from its records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.messages import trace as store_command
-from rmq_store.cli.messages.trace import named_once, no_record, write_lives
-from rmq_store.cli.mqadmin_targets.cluster_messages import ClusterTracker, messages_of
-from rmq_store.cli.mqadmin_targets.cluster_scope import require_route
-from rmq_store.cli.shared.output import printable
-from rmq_store.cli.target.command import cluster_variant_of
-from rmq_store.cli.target.error_text import without_codes
-from rmq_store.errors import UsageError
-from rmq_store.format.properties import property_string as keys
-from rmq_store.format.text import names
-from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.cli.messages.life_text import write_lives
+from rmq_store.cli.shared.completion import TOPIC
+from rmq_store.cli.shared.name_lookup import require_topic
+from rmq_store.cli.shared.output import wide_option
+from rmq_store.cli.target.command import target_command
+from rmq_store.cli.target.failure_report import FailureReport
+from rmq_store.cli.target.store_target import StoreTarget
+from rmq_store.errors import ResponseError, UsageError
+from rmq_store.protocol.errors import ResponseCode
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rmq_store import StoredMessage
-    from rmq_store.broker.monitoring.message_track import TrackType
+    from rmq_store import Store
     from rmq_store.broker.monitoring.trace import Life
-    from rmq_store.cli.target.answers import Answers
     from rmq_store.cli.target.cluster_target import ClusterTarget
-    from rmq_store.remoting.cluster.cluster import Cluster
-
-Located = tuple[str, "StoredMessage"]
 
 
-@cluster_variant_of(store_command.trace)
+@target_command(
+    short_help="The history of one message: stored, delayed, retried, dead.",
+    epilog="\b\nExamples:\n  rmq trace --uniq-key C0000202371F5FFD2B2767134429005D --store /data/rocketmq/store\n"
+    "  rmq trace -t OrderTopic -k ORD-000007 --store /data/rocketmq/store",
+)
+@wide_option
+@click.option("--uniq-key", "unique_key", metavar="ID", help="Unique id, made by the producer (UNIQ_KEY).")
+@click.option("--msg-id", metavar="ID", help="Offset message id, made by the broker; of any copy of the message.")
+@click.option("-t", "--topic", type=TOPIC,
+              help="With -k: the topic. With --uniq-key: the topic to search if the store has no index.")  # fmt: skip
+@click.option("-k", "--key", help="With -t: the newest 64 messages with this key.")
+@click.option("--archive", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Also search an archive of dead letters (`rmq dlq archive`).")  # fmt: skip
+@click.option("--events", is_flag=True, help="Explain each event below the table.")
 def trace(
-    target: ClusterTarget,
+    target: StoreTarget | ClusterTarget,
     as_json: bool,
     unique_key: str | None,
     msg_id: str | None,
@@ -50,167 +50,63 @@ def trace(
     """The history of one message: its copies, delays and failed attempts, and for each group its state now and its next
     delivery.
 
-    The brokers of the message's topic are asked for its copies in this topic, in the topics of delays, timers and half
-    messages, and in the retry and dead-letter topics of the groups that read it. --uniq-key needs -t: brokers index by
-    topic. Each broker that has copies prints a history of its own. Times are UTC. The rollback of a half message is not
-    looked for. The second table has the state of the message for each group, as mqadmin's MessageTrack; WAITING for its
-    next attempt, DEAD, or REDRIVEN and not consumed since. Exit code 1 if a broker does not answer: then its history is
-    missing, and stderr says so.
+    [store: Times are UTC. A failed attempt is known from the copy that it stored, a successful one from the group's
+    offset. So nothing is known about consumers that store no offset here (broadcasting, another cluster). The second
+    table has the state of the message for each group: CONSUMED, NOT_CONSUME_YET and NOT_ONLINE (no consumer of the
+    group is running) as in mqadmin's MessageTrack; WAITING for its next attempt, DEAD, or REDRIVEN and not consumed
+    since.]
+    [cluster: The brokers of the message's topic are asked for its copies in this topic, in the topics of delays, timers
+    and half messages, and in the retry and dead-letter topics of the groups that read it. --uniq-key needs -t: brokers
+    index by topic. Each broker that has copies prints a history of its own. Times are UTC. The rollback of a half
+    message is not looked for. The second table has the state of the message for each group, as mqadmin's MessageTrack;
+    WAITING for its next attempt, DEAD, or REDRIVEN and not consumed since. Exit code 1 if a broker does not answer:
+    then its history is missing, and stderr says so.]
     """
+    if sum(value is not None for value in (unique_key, msg_id, key)) != 1 or (key is not None and topic is None):
+        raise UsageError("name one message: --uniq-key ID, --msg-id ID, or -t TOPIC -k KEY")
+    if key is not None and (not key.strip() or " " in key.strip()):
+        raise UsageError(f"-k {key!r}: one key is expected; keys have no spaces, which separate the keys of a message")
+    lives, failures, place = _find(target, unique_key, msg_id, topic, key, archive)
+    if not lives:
+        failures.require_all()
+        raise ResponseError(ResponseCode.NO_MESSAGE, f"no record of this message is {place}")
+    write_lives(lives, as_json=as_json, events=events)
+    failures.report()
+
+
+def _find(
+    target: StoreTarget | ClusterTarget,
+    unique_key: str | None,
+    msg_id: str | None,
+    topic: str | None,
+    key: str | None,
+    archive: Path | None,
+) -> tuple[list[Life], FailureReport[str], str]:
+    """The lives, the brokers that they lack, and the place that was searched."""
+    if isinstance(target, StoreTarget):
+        with target.open() as store:
+            return _lives_of_store(store, unique_key, msg_id, topic, key, archive), FailureReport(), "in the store"
+    from rmq_store.cli.cluster_care.cluster_history import ClusterHistory
     from rmq_store.cli.target.answers import Answers
 
-    named_once(unique_key, msg_id, topic, key)
     if archive is not None:
         raise UsageError("--archive belongs to a store: rmq trace --store PATH --archive DIR")
     with target.open() as cluster:
         asked = Answers(cluster)
-        history = _History(cluster, asked)
-        if msg_id is not None:
-            lives = history.by_offset_id(msg_id.strip())
-        elif topic is None:
-            raise UsageError("--uniq-key needs -t TOPIC over a cluster: brokers index messages by topic")
-        else:
-            require_route(cluster, topic)
-            found = [str(unique_key).strip()] if unique_key is not None else history.keys_of(topic, str(key).strip())
-            lives = [life for one in found for life in history.by_unique_key(one, topic)]
-    if not lives:
-        asked.require_all()
-        raise no_record("no record of this message is at the brokers")
-    write_lives(lives, as_json=as_json, events=events)
-    asked.report()
+        return ClusterHistory(cluster, asked).lives(unique_key, msg_id, topic, key), asked, "at the brokers"
 
 
-class _History:
-    """Follows messages of a cluster."""
+def _lives_of_store(
+    store: Store, unique_key: str | None, msg_id: str | None, topic: str | None, key: str | None, archive: Path | None
+) -> list[Life]:
+    from rmq_store.broker.monitoring.trace import Trace
 
-    def __init__(self, cluster: Cluster, asked: Answers) -> None:
-        self._cluster = cluster
-        self._asked = asked
-        self._brokers: dict[str, str] = {}
-        self._tracker = ClusterTracker(cluster, self._brokers)
-
-    def by_offset_id(self, msg_id: str) -> list[Life]:
-        """The lives of the message of which a copy has this id."""
-        from rmq_store.remoting.cluster.queries import view_message
-
-        answer = view_message(self._cluster, msg_id)
-        if answer is None:
-            return []
-        ((broker_name, message),) = messages_of(self._cluster, [answer])
-        unique_key, own = message.properties.get(keys.UNIQUE_KEY), message.properties
-        named = next((own[one] for one in (keys.RETRY_TOPIC, keys.DLQ_ORIGIN_TOPIC, keys.REAL_TOPIC) if one in own), "")
-        topic = self._cluster.plain_name(named) if named else message.topic
-        lives = self.by_unique_key(unique_key, topic) if unique_key is not None else []
-        return lives or [self._life(msg_id, broker_name, [message], is_complete=unique_key is not None)]
-
-    def keys_of(self, topic: str, key: str) -> list[str]:
-        """The unique keys of the messages of a topic with a key, and of those of which a copy waits, is retried or is
-        dead; the newest first.
-        """
-        from rmq_store.broker.monitoring.trace_records import original_topics
-
-        holders = self._holders(topic)
-        found = self._copies(self._topics_of_copies(topic, holders), holders, key, is_unique_key=False)[0]
-        mine = [
-            one.properties[keys.UNIQUE_KEY]
-            for _, one in sorted(found, key=lambda located: located[1].store_timestamp_ms, reverse=True)
-            if keys.UNIQUE_KEY in one.properties
-            and key in (one.keys or "").split(" ")
-            and topic in (one.topic, *map(self._cluster.plain_name, original_topics(one.properties)))
-        ]
-        return list(dict.fromkeys(mine))
-
-    def by_unique_key(self, unique_key: str, topic: str) -> list[Life]:
-        """The lives of the message, one for each broker that has copies."""
-        holders = self._holders(topic)
-        found, is_complete = self._copies(self._topics_of_copies(topic, holders), holders, unique_key)
-        by_broker: dict[str, list[StoredMessage]] = {}
-        for name, one in found:
-            if one.properties.get(keys.UNIQUE_KEY) == unique_key:
-                by_broker.setdefault(name, []).append(one)
-        lives = []
-        for name, records in sorted(by_broker.items()):
-            try:
-                lives.append(self._life(unique_key, name, records, is_complete))
-            except (MQBrokerError, RemotingError) as error:
-                self._asked.failed(name, error)
-        return lives
-
-    def _topics_of_copies(self, topic: str, holders: Sequence[str]) -> list[str]:
-        groups: set[str] = set()
-        for name in holders:
-            try:
-                groups.update(self._tracker.groups(topic, name))
-            except (MQBrokerError, RemotingError) as error:
-                self._asked.failed(name, error)
-        copies = [make(group) for group in sorted(groups) for make in (names.retry_topic, names.dlq_topic)]
-        return [topic, *_waiting_topics(), *copies]
-
-    def _holders(self, topic: str) -> list[str]:
-        return sorted(self._cluster.known_route(topic).queues)
-
-    def _copies(
-        self, topics: Iterable[str], broker_names: Sequence[str], key: str, *, is_unique_key: bool = True
-    ) -> tuple[list[Located], bool]:
-        """The messages by broker, each once; and whether no broker may have more."""
-        from rmq_store.remoting.cluster.queries import copies_by_key
-
-        answers = copies_by_key(
-            self._cluster, dict.fromkeys(topics), broker_names, key,
-            on_missing=self._asked.failed, is_unique_key=is_unique_key,
-        )  # fmt: skip
-        found = {(name, one.commit_log_offset): one for name, one in messages_of(self._cluster, answers)}
-        return [(name, one) for (name, _), one in found.items()], not any(answer.is_full for answer in answers)
-
-    def _life(self, msg_id: str, broker_name: str, records: Sequence[StoredMessage], is_complete: bool) -> Life:
-        from rmq_store.broker.monitoring.trace import Life, standings_of, with_gone
-        from rmq_store.broker.monitoring.trace_life import steps_of
-
-        self._brokers.update((record.offset_msg_id, broker_name) for record in records)
-        due_ms = {one.commit_log_offset: due for one in records if (due := self._due_ms(one, broker_name)) is not None}
-        steps = with_gone(steps_of(records, due_ms))
-        standings = standings_of(steps, _AtBroker(self._tracker, broker_name))
-        return Life(msg_id, tuple(steps), tuple(standings), is_complete)
-
-    def _due_ms(self, record: StoredMessage, broker_name: str) -> int | None:
-        if record.topic == names.SCHEDULE_TOPIC:
-            return self._entry_ms(record, broker_name)
-        text = record.properties.get(keys.TIMER_OUT_MS, "")
-        is_timer = record.topic in (names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC)
-        return int(text) if is_timer and text.isascii() and text.isdigit() else None
-
-    def _entry_ms(self, record: StoredMessage, broker_name: str) -> int | None:
-        """The due time in the queue entry of a delayed message; None if the broker does not show it."""
-        from rmq_store.remoting.admin.scope import ask, masters
-        from rmq_store.remoting.questions.brokers import ask_queue_entries, read_queue_entries
-
-        try:
-            (process,) = (one for one in masters(self._cluster) if one.broker_name == broker_name)
-            place = record.topic, record.queue_id, record.queue_offset
-            command = ask_queue_entries(self._cluster, *place, 1)
-            entries = ask(self._cluster, process, command, read_queue_entries).queue_data
-        except (MQBrokerError, RemotingError, ValueError) as error:
-            text = f"rmq: broker {broker_name} does not show when delayed messages are due: {without_codes(str(error))}"
-            click.echo(printable(text), err=True)
-            return None
-        return entries[0].tags_code if entries else None
-
-
-class _AtBroker:
-    """The groups that read a topic at one broker (`Readers`)."""
-
-    def __init__(self, tracker: ClusterTracker, broker_name: str) -> None:
-        self._tracker = tracker
-        self._broker_name = broker_name
-
-    def groups(self, topic: str) -> list[str]:
-        return self._tracker.groups(topic, self._broker_name)
-
-    def track_type(self, group: str, message: StoredMessage) -> TrackType:
-        return self._tracker.track_of(group, message).track_type
-
-
-def _waiting_topics() -> tuple[str, ...]:
-    from rmq_store.broker.monitoring.trace_records import DELAY_TOPICS
-
-    return DELAY_TOPICS
+    if topic is not None:
+        require_topic(store, topic)
+    found = Trace(store, archive=archive)
+    if unique_key is not None:
+        return found.by_unique_keys([unique_key.strip()], topic)
+    if msg_id is not None:
+        life = found.by_offset_id(msg_id.strip())
+        return [] if life is None else [life]
+    return found.by_key(str(topic), str(key).strip())

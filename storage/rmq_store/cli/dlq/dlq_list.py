@@ -15,7 +15,7 @@ from rmq_store.cli.shared.output import time_text, wide_option, write_json, writ
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
 from rmq_store.cli.target.command import target_command
-from rmq_store.cli.target.rows import queue_name
+from rmq_store.cli.target.rows import Total, away_json, queue_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,34 +41,37 @@ def list_(target: Target, as_json: bool, groups: tuple[str, ...]) -> None:
     REDRIVEN counts dead letters that were sent back to the group[cluster: , by records at their brokers]; they also
     stay here, and are part of COUNT. ARCHIVED [store: counts those that are also in the directory that dlqArchivePath
     names.][cluster: is `-`: brokers have no archive.] REASONS are the most frequent error classes; (unknown) if the
-    consumer recorded none, as RocketMQ's own do. TOPICS are the original topics. [cluster: All dead letters are read.]
+    consumer recorded none, as RocketMQ's own do. TOPICS are the original topics. [cluster: All dead letters are read.
+    COUNT is `?`, or 12+?, and null in JSON, if a broker that has some does not answer.]
     """
     from rmq_store.broker.monitoring.dead_letter_rows import Wanted
 
     with target.view(remark) as view, counting_bar("dlq list") as tell:
         names = groups or view.dead_groups()
         found = [_summary(name, view.dead_letters_if_any(name, Wanted()), tell) for name in names]
-    write_groups([entry for entry in found if entry["deadLetters"] or groups], as_json=as_json)
+    write_groups([entry for entry in found if entry["deadLetters"] != Total(0) or groups], as_json=as_json)
     view.failures.report()
 
 
 def _summary(group: str, letters: DeadLetters | None, tell: Progress) -> dict[str, Any]:
     tally = _Tally(tell)
     if letters is None:
-        return tally.summary(group, 0, 0, None)
+        return tally.summary(group, Total(0), 0, None)
     for batch in letters.batches(_Tally.COLUMNS):
         tally.add(batch)
-    return tally.summary(group, letters.count(), letters.redriven_count(), letters.archived_count())
+    return tally.summary(group, letters.total(), letters.redriven_count(), letters.archived_count())
 
 
 def write_groups(shown: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Print the summaries of groups, as `_Tally.summary` gives them."""
     if as_json:
-        write_json(list(shown))
+        counts: list[Total] = [entry["deadLetters"] for entry in shown]
+        parts = [{"deadLetters": count.exact, **away_json(count.away)} for count in counts]
+        write_json([{**entry, **part} for entry, part in zip(shown, parts, strict=True)])
         return
     rows = [
         (
-            entry["group"], entry["deadLetters"], _or_dash(entry["redriven"]), _or_dash(entry["archived"]),
+            entry["group"], entry["deadLetters"].cell, _or_dash(entry["redriven"]), _or_dash(entry["archived"]),
             _or_dash(entry["oldest"]), _or_dash(entry["newest"]), _counted(entry["reasons"]), _counted(entry["topics"]),
         )
         for entry in shown
@@ -105,7 +108,7 @@ class _Tally:
         if self._tell is not None:
             self._tell(self._done, self._size_bytes)
 
-    def summary(self, group: str, count: int, redriven: int | None, archived: int | None) -> dict[str, Any]:
+    def summary(self, group: str, count: Total, redriven: int | None, archived: int | None) -> dict[str, Any]:
         """The entry of a group; None: not known."""
         return {
             "group": group,

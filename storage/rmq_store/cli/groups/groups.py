@@ -10,7 +10,7 @@ import click
 from rmq_store.cli.shared.completion import GROUP
 from rmq_store.cli.shared.output import lmq_option, tell, wide_option, write_json, write_table
 from rmq_store.cli.target.command import by_target, target_command
-from rmq_store.cli.target.rows import GroupRow, queue_json, queue_name
+from rmq_store.cli.target.rows import GroupRow, away_json, queue_json, queue_name
 
 if TYPE_CHECKING:
     from rmq_store.cli.target.view import Target
@@ -35,7 +35,8 @@ def groups(target: Target, as_json: bool, names: tuple[str, ...], per_queue: boo
     DEAD counts the messages in %DLQ%GROUP, LEFT those of them that were not redriven[store:  (`-`: a
     record of that is damaged).][cluster: ; `-`: a broker does not say which.] If you name groups, their queues are
     shown. [store: Filters are those that consumers registered at a broker (consumerFilter.json).]
-    [cluster: Brokers of 4.x show the offset 0 for a queue without one.]
+    [cluster: Brokers of 4.x show the offset 0 for a queue without one. What only a broker knows that does not answer is
+    `?`, in a sum as 12+?, and null in JSON, where `away` names it; exit code 1 then.]
     """
     with target.view(tell) as view:
         found = view.groups(names, show_all=show_all)
@@ -44,13 +45,13 @@ def groups(target: Target, as_json: bool, names: tuple[str, ...], per_queue: boo
 
 
 def write_groups(found: Sequence[GroupRow], *, as_json: bool, per_queue: bool) -> None:
-    """Print groups; an unknown number is `-`."""
+    """Print groups; a number that no broker and no store tells is `-`."""
     if as_json:
         write_json([_json(group) for group in found])
         return
     if per_queue:
         rows = [
-            (one.group, q.topic, queue_name(q.broker_name, q.queue_id), _or_dash(q.committed), q.end, q.lag)
+            (one.group, q.topic, queue_name(q.broker_name, q.queue_id), q.committed.cell, q.end.cell, q.lag.cell)
             for one in found
             for q in one.queues
         ]
@@ -60,10 +61,10 @@ def write_groups(found: Sequence[GroupRow], *, as_json: bool, per_queue: bool) -
         (
             one.group,
             len({queue.topic for queue in one.queues}),
-            one.lag,
-            one.retries,
+            one.lag.cell,
+            one.retries.cell,
             _or_dash(one.waiting),
-            one.dead,
+            one.dead.cell,
             _or_dash(one.dead_left),
         )
         for one in found
@@ -78,24 +79,25 @@ def write_groups(found: Sequence[GroupRow], *, as_json: bool, per_queue: bool) -
 def _json(group: GroupRow) -> dict[str, Any]:
     return {
         "group": group.group,
-        "lag": group.lag,
-        "retries": group.retries,
+        "lag": group.lag.exact,
+        "retries": group.retries.exact,
         "waiting": group.waiting,
-        "dead": group.dead,
+        "dead": group.dead.exact,
         "deadLeft": group.dead_left,
         "queues": [
             {
                 "topic": one.topic,
                 **queue_json(one.broker_name, one.queue_id),
-                "committedOffset": one.committed,
-                "maxOffset": one.end,
-                "lag": one.lag,
+                "committedOffset": one.committed.exact,
+                "maxOffset": one.end.exact,
+                "lag": one.lag.exact,
             }
             for one in group.queues
         ],
         "filters": [
             {"topic": one.topic, "type": one.expression_type, "expression": one.expression} for one in group.filters
         ],
+        **away_json(group.lag.away),
     }
 
 

@@ -15,6 +15,7 @@ from rmq_store.cli.shared.output import lmq_option, tell, wide_option, write_jso
 from rmq_store.cli.shared.parameters import DAY_S, Seconds
 from rmq_store.cli.target.command import by_target, target_command
 from rmq_store.cli.target.lag_lines import LagGauge, LagLine
+from rmq_store.cli.target.rows import away_json
 
 if TYPE_CHECKING:
     from rmq_store.cli.target.view import Target
@@ -46,7 +47,8 @@ def lag(target: Target, as_json: bool, names: tuple[str, ...], per_queue: bool, 
     --pull-group.] With --watch: RATE is messages consumed per second since the previous poll, and ETA the time until
     the group has caught up at this rate. On a terminal the screen is redrawn until q or Ctrl-C. In a pipe every poll
     prints a table, with --json a line.
-    [cluster: Stderr names a broker that does not answer, once; if no broker answers, the command ends.]
+    [cluster: Stderr names a broker that does not answer, once; if no broker answers, the command ends. What only this
+    broker knows is `?`, in a sum as 12+?, and null in JSON, where `away` names it. Exit code 1 then.]
     """
     gauge = LagGauge()
     with target.view(tell) as view:
@@ -89,15 +91,16 @@ def _show(lines: Sequence[LagLine], as_json: bool, *, watched: bool) -> None:
 
 
 def _cells(line: LagLine, *, watched: bool) -> tuple[str | int, ...]:
-    committed = "-" if line.committed is None else line.committed
     waiting = "-" if line.waiting is None else line.waiting
-    cells = (line.group, line.topic, line.queue, committed, line.end, line.lag, waiting, duration_text(line.lag_ms))
+    numbers = line.committed.cell, line.end.cell, line.lag.cell, waiting, line.lag_ms.text(duration_text)
+    cells = (line.group, line.topic, line.queue, *numbers)
     return (*cells, rate_text(line.rate), duration_text(line.eta_ms)) if watched else cells
 
 
 def _json(line: LagLine, *, watched: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "group": line.group, "topic": line.topic, "queue": line.queue, "committedOffset": line.committed,
-        "endOffset": line.end, "lag": line.lag, "waiting": line.waiting, "lagMs": line.lag_ms,
+        "group": line.group, "topic": line.topic, "queue": line.queue, "committedOffset": line.committed.exact,
+        "endOffset": line.end.exact, "lag": line.lag.exact, "waiting": line.waiting, "lagMs": line.lag_ms.exact,
+        **away_json(line.lag.away),
     }  # fmt: skip
     return {**shown, "rate": line.rate, "etaMs": line.eta_ms} if watched else shown

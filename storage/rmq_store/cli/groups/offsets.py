@@ -17,6 +17,7 @@ from rmq_store.cli.target.rows import ChangeRow, PlaceRow, queue_json, queue_nam
 
 if TYPE_CHECKING:
     from rmq_store.cli.target.view import QueueName, Target
+    from rmq_store.protocol.messages import MessageQueue
 
 _COLUMNS = ("TOPIC", "QUEUE", "MIN", "MAX", "NOW", "THEN", "LAG NOW", "LAG THEN")
 
@@ -38,14 +39,20 @@ def show(target: Target, as_json: bool, group: str, topics: tuple[str, ...]) -> 
     """The committed offsets of a group in every queue of its topics, and the number of messages between each and the
     end.
 
-    A queue without an offset counts from 0, as in mqadmin. [cluster: Brokers of 4.x show the offset 0 for it.]
+    A queue without an offset counts from 0, as in mqadmin. [cluster: Brokers of 4.x show the offset 0 for it. The
+    numbers of a queue are `?`, and null in JSON, if its broker does not answer; exit code 1 then.]
     """
     with target.view(tell) as view:
         places = view.places(group, topics)
     if as_json:
-        write_json([_place_json(place) for place in places])
+        write_json([_place_json(one) if isinstance(one, PlaceRow) else _unknown_json(one) for one in places])
     else:
-        rows = [(*_place_cells(place), place.lag) for place in places]
+        rows = [
+            (*_place_cells(one), one.lag)
+            if isinstance(one, PlaceRow)
+            else (one.topic, queue_name(one.broker_name, one.queue_id), *["?"] * 4)
+            for one in places
+        ]
         write_table(("TOPIC", "QUEUE", "MIN", "MAX", "COMMITTED", "LAG"), rows, flexible=("TOPIC",))
     view.failures.report()
 
@@ -149,6 +156,11 @@ def _place_json(place: PlaceRow) -> dict[str, Any]:
         "topic": place.topic, **queue_json(place.broker_name, place.queue_id), "minOffset": place.min_offset,
         "maxOffset": place.max_offset, "committedOffset": place.committed, "lag": place.lag,
     }  # fmt: skip
+
+
+def _unknown_json(queue: MessageQueue) -> dict[str, Any]:
+    numbers = dict.fromkeys(("minOffset", "maxOffset", "committedOffset", "lag"))
+    return {"topic": queue.topic, **queue_json(queue.broker_name, queue.queue_id), **numbers}
 
 
 def _change_json(change: ChangeRow) -> dict[str, Any]:

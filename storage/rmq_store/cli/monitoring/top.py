@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +13,7 @@ from rmq_store.cli.shared.formatting import Rates, bytes_text, duration_text, ra
 from rmq_store.cli.shared.output import printable, tell, write_json, write_table
 from rmq_store.cli.shared.parameters import DAY_S, Seconds
 from rmq_store.cli.target.command import target_command
+from rmq_store.cli.target.rows import Total
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +40,8 @@ def top(target: Target, as_json: bool, every_s: float, limit: int) -> None:
 
     On a terminal the view is redrawn until q or Ctrl-C. In a pipe, and with --json, the command polls twice and prints
     once. [cluster: A poll is one request for each topic and broker, and one for each group and broker. Stderr names a
-    broker that does not answer, once; if no broker answers, the command ends.]
+    broker that does not answer, once; if no broker answers, the command ends. What only this broker knows is `?`, in a
+    sum as 12+?, and null in JSON.]
     """
     with target.view(tell) as view:
         _show_top(_Sampler(view, limit).take, as_json=as_json, every_s=every_s)
@@ -58,7 +60,7 @@ def _show_top(take: Callable[[], dict[str, Any]], *, as_json: bool, every_s: flo
     time.sleep(every_s)
     found = take()
     if as_json:
-        write_json(found)
+        write_json({**found, "topics": _exact(found["topics"]), "groups": _exact(found["groups"])})
         return
     for line in _head(found):
         click.echo(printable(line))
@@ -77,10 +79,11 @@ class _Sampler:
         self._log, self._in, self._out = Rates(), Rates(), Rates()
 
     def take(self) -> dict[str, Any]:
-        """One sample, as plain values."""
+        """One sample, as plain values and `Total`s."""
         with self._view.poll():
             now = self._view.activity(self._limit)
-        grown = self._in.sample(now.now_ms, {topic.topic: topic.end for topic in now.topics})
+        ends = {topic.topic: topic.end.exact for topic in now.topics}
+        grown = self._in.sample(now.now_ms, {topic: end for topic, end in ends.items() if end is not None})
         gone = self._out.sample(now.now_ms, now.consumed)
         head = dict(now.head)
         if "logEnd" in head:
@@ -94,7 +97,7 @@ class _Sampler:
             }
             for topic in now.topics
         ]
-        topics.sort(key=lambda topic: (-(topic["inPerSecond"] or 0.0), -topic["messages"], topic["topic"]))
+        topics.sort(key=lambda topic: (-(topic["inPerSecond"] or 0.0), -(topic["messages"].known or 0), topic["topic"]))
         groups: list[dict[str, Any]] = [
             {
                 "group": group.group,
@@ -111,7 +114,8 @@ class _Sampler:
 
 def _head(found: dict[str, Any]) -> list[str]:
     if "cluster" in found:
-        return [found["cluster"], f"{found['brokers']} brokers"]
+        away = found.get("away", ())
+        return [found["cluster"], f"{found['brokers']} brokers" + (f"; away: {', '.join(away)}" if away else "")]
     waiting = found["notFlushedBytes"]
     speed = found["bytesPerSecond"]
     size = bytes_text(found["logEnd"] - found["logStart"])
@@ -123,14 +127,19 @@ def _head(found: dict[str, Any]) -> list[str]:
 
 
 def _topic_cells(topic: dict[str, Any]) -> tuple[str | int, ...]:
-    return topic["topic"], topic["queues"], topic["messages"], rate_text(topic["inPerSecond"])
+    return topic["topic"], topic["queues"], topic["messages"].cell, rate_text(topic["inPerSecond"])
 
 
 def _group_cells(group: dict[str, Any]) -> tuple[str | int, ...]:
     return (
-        group["group"], group["lag"], duration_text(group["lagMs"]), rate_text(group["outPerSecond"]),
-        group["retries"], group["dead"],
+        group["group"], group["lag"].cell, group["lagMs"].text(duration_text), rate_text(group["outPerSecond"]),
+        group["retries"].cell, group["dead"].cell,
     )  # fmt: skip
+
+
+def _exact(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As JSON: null in place of a number of which a part is unknown."""
+    return [{key: one.exact if isinstance(one, Total) else one for key, one in entry.items()} for entry in entries]
 
 
 def _drawn(found: dict[str, Any]) -> RenderableType:

@@ -9,7 +9,7 @@ import click
 
 from rmq_store.cli.shared.output import tell, wide_option, write_json, write_table
 from rmq_store.cli.target.command import target_command
-from rmq_store.cli.target.rows import TopicRow, queue_json, queue_name
+from rmq_store.cli.target.rows import TopicRow, away_json, queue_json, queue_name, together
 
 if TYPE_CHECKING:
     from rmq_store.cli.target.view import Target
@@ -36,7 +36,7 @@ def topics(target: Target, as_json: bool, per_queue: bool, show_all: bool) -> No
     name. `rmq repair` adds it to the table, `rmq deleteTopic` removes it from this list.]
 
     [cluster: The slave of a master that does not answer is asked, and its ends may lag behind. Exit code 1 if neither
-    answers: then the queues of this broker are missing, and stderr says so.]
+    answers: then the numbers of its queues are `?`, in a sum as 12+?, and null in JSON; stderr says why.]
     """
     with target.view(tell) as view:
         found = view.topics(show_all=show_all)
@@ -50,10 +50,9 @@ def write_topics(found: Sequence[TopicRow], *, as_json: bool, per_queue: bool) -
         write_json([_json(topic) for topic in found])
     elif per_queue:
         rows = [
-            (_marked(topic), queue_name(*queue[:2]), topic.perm, start, end, end - start)
+            (_marked(topic), queue_name(*queue[:2]), topic.perm, *(number.cell for number in queue[2:]))
             for topic in found
             for queue in topic.queues
-            for start, end in [queue[2:]]
         ]
         write_table(("TOPIC", "QUEUE", "PERM", "MIN", "MAX", "MESSAGES"), rows, flexible=("TOPIC",))
     else:
@@ -69,13 +68,18 @@ def _json(topic: TopicRow) -> dict[str, Any]:
         "readQueues": topic.read_queue_nums,
         "writeQueues": topic.write_queue_nums,
         "perm": topic.perm,
-        "messages": topic.messages,
+        "messages": None if topic.messages is None else topic.messages.exact,
         "queues": [
-            {**queue_json(one.broker_name, one.queue_id), "minOffset": one.min_offset, "maxOffset": one.max_offset}
+            {
+                **queue_json(one.broker_name, one.queue_id),
+                "minOffset": one.min_offset.exact,
+                "maxOffset": one.max_offset.exact,
+            }
             for one in topic.queues
         ],
         "inTable": topic.in_table,
         **({} if topic.kind is None else {"kind": topic.kind}),
+        **away_json(() if topic.messages is None else topic.messages.away),
     }
 
 
@@ -86,5 +90,6 @@ def _marked(topic: TopicRow) -> str:
 def _sums(topic: TopicRow) -> tuple[str | int, ...]:
     if topic.messages is None:
         return _marked(topic), topic.read_queue_nums, topic.perm, "-", "-", f"not read: {topic.kind}"
-    lowest, highest = sum(one.min_offset for one in topic.queues), sum(one.max_offset for one in topic.queues)
-    return _marked(topic), len(topic.queues), topic.perm, lowest, highest, topic.messages
+    lowest = together(one.min_offset for one in topic.queues)
+    highest = together(one.max_offset for one in topic.queues)
+    return _marked(topic), len(topic.queues), topic.perm, lowest.cell, highest.cell, topic.messages.cell

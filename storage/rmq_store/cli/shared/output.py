@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.shared.parameters import store_options
+from rmq_store.cli.shared.parameters import LocalPath, store_options
 from rmq_store.cli.shared.tables import Row, columns_of, table_lines
 from rmq_store.errors import UsageError
 
@@ -32,6 +32,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef"
 _DOUBTFUL = re.compile(rf"[^\w -~]|[{_UNSEEN}]")
 _HIDDEN = re.compile(f"[{_UNSEEN}]")
+# In a column of numbers: none, unknown, at least so many.
+_NO_NUMBER = re.compile(r"-|(?:[0-9]+\+)?\?")
 
 # Key of a context's `meta`.
 _WIDE = "rmq.wide"
@@ -41,10 +43,14 @@ _WITH_TIME = "%(asctime)s %(levelname)s %(message)s"
 _LOG_PATHS_VARIABLE = "RMQ_STORE_PATH_COMMIT_LOG"
 
 
-def common_options(command: Command) -> Command:
-    """Add the store (`store_options`) and --json; the command gets `root: Path` and `as_json: bool`."""
+def common_options(command: Command, *, store_is_required: bool = True) -> Command:
+    """Add the store (`store_options`) and --json; the command gets `root: Path` and `as_json: bool`. Without
+    `store_is_required` the root may be None, and need not be a directory.
+    """
     command = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
-    return store_options()(command)  # type: ignore[return-value]
+    if store_is_required:
+        return store_options()(command)  # type: ignore[return-value]
+    return store_options(LocalPath(path_type=Path), is_required=False)(command)  # type: ignore[return-value]
 
 
 def wide_option(command: Command) -> Command:
@@ -190,7 +196,8 @@ def write_table(
     header: bool = True,
     least: Sequence[int] = (),
 ) -> None:
-    """Print rows under their columns, two spaces apart; integers (and `-`, for none) are aligned to the right.
+    """Print rows under their columns, two spaces apart; integers are aligned to the right, and what `Total.text` has in
+    their place.
 
     On a terminal that is too narrow the `flexible` columns are wrapped, and the cells of `cut` columns are cut. All
     others are complete, and make long lines if there is no room. In a pipe, and with --wide, there is one line for the
@@ -198,7 +205,8 @@ def write_table(
     table that is written in parts is aligned.
     """
     is_number = [
-        bool(rows) and all(isinstance(row[i], int) or row[i] == "-" for row in rows) for i in range(len(columns))
+        bool(rows) and all(isinstance(row[i], int) or _NO_NUMBER.fullmatch(row[i]) for row in rows)
+        for i in range(len(columns))
     ]
     cells = [[printable(str(value)) for value in row] for row in rows]
     known = columns_of(columns, wrap=flexible, cut=cut, right=is_number)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from rmq_store.cli.shared.output import common_options
-from rmq_store.cli.shared.parameters import STORE_PARAMETERS
 from rmq_store.cli.target.cluster_target import ClusterCommand, cluster_options
 from rmq_store.cli.target.store_target import StoreTarget
 
@@ -47,10 +46,6 @@ class Side(StrEnum):
 _PARAMETERS: Final = "__click_params__"
 _OF_ONE_SIDE: Final = re.compile(r"\[(store|cluster): ([^\[\]]*)\]")
 _STORE_OF_EXAMPLE: Final = re.compile(r" --store /\S+")
-# Options that choose brokers must not be ignored: a command that cannot choose does not know these.
-_CHOICES: Final = frozenset({"--brokerAddr", "--clusterName"})
-# Of a command for a store: what names the store, and what `cluster_options` adds.
-_OF_STORE: Final = {*STORE_PARAMETERS, "as_json"}
 
 
 class TargetCommand(click.Command):
@@ -61,7 +56,7 @@ class TargetCommand(click.Command):
 
 def target_command(
     name: str | None = None, *, short_help: str, epilog: str = "", cluster_epilog: str | None = None,
-    cluster_short_name: bool = True,
+    cluster_short_name: bool = True, store_is_required: bool = True,
 ) -> Callable[[Callable[..., None]], TargetCommand]:  # fmt: skip
     """Declare a command; it is above the other decorators. The function gets `target`, a `Target`, `as_json`, and its
     own parameters.
@@ -70,14 +65,16 @@ def target_command(
         epilog: the examples for a store. `cluster_epilog`: those for a cluster, if they are not the same with `-n` in
             place of --store.
         cluster_short_name: False if -n means something else in this command, so that it names no cluster.
+        store_is_required: False if `target` is None where neither a store nor a cluster is named. The command checks
+            the path itself, which need not exist.
     """
 
     def declare(function: Callable[..., None]) -> TargetCommand:
         declared = getattr(function, _PARAMETERS, [])
         texts: dict[str, Any] = {"name": name or function.__name__.replace("_", "-")}
 
-        def of_store(root: Path, **given: Any) -> None:
-            function(target=StoreTarget(root), **given)
+        def of_store(root: Path | None, **given: Any) -> None:
+            function(target=None if root is None else StoreTarget(root), **given)
 
         def over_cluster() -> click.Command:
             examples = examples_over_cluster(epilog) if cluster_epilog is None else cluster_epilog
@@ -86,7 +83,7 @@ def target_command(
             return click.command(cls=ClusterCommand, **texts, **given)(command)
 
         given = _for_side(Side.STORE, declared, function, short_help, epilog)
-        command = common_options(_with_parameters(of_store, given.pop("params")))
+        command = common_options(_with_parameters(of_store, given.pop("params")), store_is_required=store_is_required)
         made = click.command(cls=TargetCommand, **texts, **given)(command)
         made.over_cluster = over_cluster
         return made
@@ -124,31 +121,6 @@ def text_for(side: Side, text: str) -> str:
 def examples_over_cluster(epilog: str) -> str:
     """The examples for a store with a cluster in its place."""
     return _STORE_OF_EXAMPLE.sub("", epilog).replace("\n  rmq ", "\n  rmq -n ns1:9876 ")
-
-
-def cluster_variant_of(
-    store: click.Command, *more: click.Parameter
-) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command over a cluster with a function of its own, and with the name and the options of one for a store, and
-    `more`. It gets `target: ClusterTarget`, and no root. Flags of mqadmin that a store ignores or refuses are ignored
-    or refused here, too, if neither `more` nor the way to the cluster has them.
-    """
-
-    def add(function: Callable[..., Any]) -> click.Command:
-        epilog = examples_over_cluster(store.epilog or "")
-        made = click.command(store.name, cls=ClusterCommand, short_help=store.short_help, epilog=epilog)(
-            cluster_options()(function)
-        )
-        taken = _CHOICES.union(*(one.opts for one in (*made.params, *more)))
-        own = [
-            one
-            for one in store.params
-            if one.name not in _OF_STORE and not (getattr(one, "hidden", False) and taken.intersection(one.opts))
-        ]
-        made.params[:0] = [*own, *more]
-        return made
-
-    return add
 
 
 def _for_side(

@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rmq_store.cli.shared.formatting import Rates
+from rmq_store.cli.target.rows import Total, together
 
 
 class LagLine(NamedTuple):
     """One line: a queue, or the sum of a topic's queues (then `queue` is their number). Over a cluster `queue` has its
-    broker in front, and `waiting` is unknown.
+    broker in front, and `waiting` is unknown. `committed`: without a number if there is no offset; `lag_ms`: if nothing
+    is to consume, or its age is not known. While a part of a lag is unknown, it has no rate.
     """
 
     group: str
     topic: str
     queue: str | int
-    committed: int | None
-    end: int
-    lag: int
-    lag_ms: int | None
+    committed: Total
+    end: Total
+    lag: Total
+    lag_ms: Total
     rate: float | None = None
     eta_ms: float | None = None
     waiting: int | None = None
@@ -33,10 +35,14 @@ class LagGauge:
 
     def with_rates(self, lines: Sequence[LagLine], now_ms: int) -> list[LagLine]:
         """The lines with `rate` and `eta_ms`, as far as they are known."""
-        consumed = self._consumed.sample(now_ms, {line[:3]: line.committed or 0 for line in lines})
-        shrinking = self._lags.sample(now_ms, {line[:3]: line.lag for line in lines})
+        lags = {line[:3]: line.lag.exact for line in lines}
+        exact = {key: lag for key, lag in lags.items() if lag is not None}
+        consumed = self._consumed.sample(
+            now_ms, {line[:3]: line.committed.known or 0 for line in lines if line[:3] in exact}
+        )
+        shrinking = self._lags.sample(now_ms, exact)
         return [
-            line._replace(rate=consumed.get(line[:3]), eta_ms=eta_ms(line.lag, shrinking.get(line[:3])))
+            line._replace(rate=consumed.get(line[:3]), eta_ms=eta_ms(lags[line[:3]], shrinking.get(line[:3])))
             for line in lines
         ]
 
@@ -51,19 +57,21 @@ def lines_of(queues: Sequence[LagLine], *, per_queue: bool) -> list[LagLine]:
 
 def _together(queues: Sequence[LagLine]) -> LagLine:
     """The sum of the queues of one topic."""
-    times = [line.lag_ms for line in queues if line.lag_ms is not None]
-    committed = [line.committed for line in queues if line.committed is not None]
+    lag = together(line.lag for line in queues)
+    times = [line.lag_ms.known for line in queues if line.lag_ms.known is not None]
     return queues[0]._replace(
         queue=f"all {len(queues)}",
-        committed=sum(committed) if committed else None,
-        end=sum(line.end for line in queues),
-        lag=sum(line.lag for line in queues),
-        lag_ms=max(times, default=None),
+        committed=together(line.committed for line in queues),
+        end=together(line.end for line in queues),
+        lag=lag,
+        lag_ms=Total(max(times, default=None), lag.away),
     )
 
 
-def eta_ms(lag: int, growth: float | None) -> float | None:
-    """The time until a lag has gone that grows by `growth` (negative: shrinks) messages a second; None: never."""
-    if not lag:
+def eta_ms(lag: int | None, growth: float | None) -> float | None:
+    """The time until a lag has gone that grows by `growth` (negative: shrinks) messages a second; None: never, or not
+    known.
+    """
+    if lag == 0:
         return 0
-    return None if growth is None or growth >= 0 else lag / -growth * 1000
+    return None if lag is None or growth is None or growth >= 0 else lag / -growth * 1000

@@ -73,7 +73,6 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "read": differs(f"{_BROKERS}; each queue in its order, one broker after the other"),
     "trace": differs(
         "A history for each broker that has copies; --uniq-key needs -t, rollbacks are not looked for, no --archive",
-        home="cluster_care.trace:trace",
     ),
     "tail": differs(f"{_BROKERS}; {_ORDER}. -n with an address is the cluster"),
     "send": differs(
@@ -95,6 +94,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "checkpoint show": same(_NO_TARGET),
     "checkpoint diff": refused("Not over a cluster yet; compare `rmq checkpoint show` with `rmq topics --queues`"),
     "checkpoint rewind": refused("Not over a cluster yet; start a new checkpoint with `startingOffsets`"),
+    "checkpoint forget-broker": differs("A cluster alone has brokers: without -n it is refused"),
     # -- dead letters
     "dlq list": differs("ARCHIVED is `-`, because brokers have no archive; `redriven` is "
                         "known by records at the brokers of the dead letters"),
@@ -138,11 +138,9 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "broker clock advance": same(_NO_TARGET),
     "namesrv run": same(_NO_TARGET),
     "doctor": differs("It checks name servers, brokers, addresses and rights, and "
-                      "neither this machine nor Spark",
-                      home="cluster_care.doctor:doctor"),
+                      "neither this machine nor Spark"),
     "metrics": differs("`node_id` is the broker; brokers do not tell how old an unread "
-                       "message is, so there are no latencies, and no figures of POP, delays and files",
-                       home="cluster_care.metrics:metrics"),
+                       "message is, so there are no latencies, and no figures of POP, delays and files"),
     # -- mqadmin: messages
     "queryMsgById": differs(
         "Only an address that a broker of the cluster has registered is asked; -g, -d and -s of mqadmin "

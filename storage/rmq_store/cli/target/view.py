@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rmq_store.cli.shared.targets import Start
 from rmq_store.cli.target.failure_report import FailureReport
 from rmq_store.cli.target.lag_lines import LagGauge, LagLine
-from rmq_store.cli.target.rows import Activity, ChangeRow, GroupRow, PlaceRow, SentRow, TopicRow
+from rmq_store.cli.target.rows import Activity, ChangeRow, GroupRow, PlaceRow, SentRow, TopicRow, Total
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rmq_store.broker.monitoring.dead_letter_rows import Wanted
     from rmq_store.cli.target.redrive_calls import Totals
     from rmq_store.client import PushConsumer, PushConsumerConfig
+    from rmq_store.protocol.messages import MessageQueue
 
 Tell = Callable[[str], None]
 """Gets a remark about what the rows lack, without a line end."""
@@ -36,7 +37,7 @@ Progress = Callable[[int, int], None] | None
 class DeadLetters(Protocol):
     """The present dead letters of a group that a filter selects."""
 
-    def count(self) -> int:
+    def total(self) -> Total:
         """The number of dead letters, without the filter."""
 
     def redriven_count(self) -> int | None:
@@ -97,7 +98,7 @@ class View(Protocol):
     """An open target. Each method reads it once.
 
     Raises (each method, over a cluster): RemotingError, MQBrokerError if no broker answers. `failures` has the brokers
-    that do not: their rows are missing.
+    that do not: their messages are missing, and their numbers unknown (`Total`).
     """
 
     @property
@@ -146,9 +147,9 @@ class View(Protocol):
     def activity(self, limit: int) -> Activity:
         """The traffic of now, for `rmq top`, with the first `limit` groups."""
 
-    def places(self, group: str, topics: Sequence[str]) -> list[PlaceRow]:
+    def places(self, group: str, topics: Sequence[str]) -> list[PlaceRow | MessageQueue]:
         """The position of a group in the queues of these topics, or of all on which it has committed, except its retry
-        topics. Raises as `groups`.
+        topics; of a queue that is away its name alone. Raises as `groups`.
         """
 
     def committed(self, group: str) -> list[tuple[str, str | None, int, int]]:

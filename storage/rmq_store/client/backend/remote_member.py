@@ -37,15 +37,16 @@ class RemoteMember:
         self._has_joined = False
         self._versions: dict[tuple[str, str], int] = {}
 
-    def heartbeat(self, broker_names: Collection[str] | None = None) -> None:
-        """Be a member at brokers, or at all, as one that has these subscriptions (34).
+    def heartbeat(self, broker_names: Collection[str] | None = None, *, through: Cluster | None = None) -> None:
+        """Be a member at brokers, or at all, as one that has these subscriptions (34). `through`: the cluster to ask,
+        if it is another view of it.
 
         Raises:
             MQBrokerError: a broker refuses; the others know it. RemotingError: none of them answers.
         """
         self._has_joined = True
         data = HeartbeatData(client_id=self.client_id, consumer_data_set=(self._data(),))
-        self.told.update(groups.heartbeat(self._cluster, data, broker_names))
+        self.told.update(groups.heartbeat(through or self._cluster, data, broker_names))
 
     def leave(self, broker_names: Collection[str] | None = None) -> None:
         """Be no member any more at brokers, or at all (35). One that does not answer finds that out by itself."""
@@ -58,11 +59,14 @@ class RemoteMember:
             self.told.difference_update(broker_names)
         groups.unregister(self._cluster, self.client_id, consumer_group=self._group, broker_names=broker_names)
 
-    def others(self, broker_names: Collection[str] | None = None) -> list[str]:
-        """The ids of the other living members, sorted, as the masters that answer know them, of these brokers or of
-        all (203). Raises MQBrokerError.
+    def others_at(
+        self, broker_names: Collection[str] | None = None, *, through: Cluster | None = None
+    ) -> dict[str, set[str]]:
+        """The ids of the other members, by broker, as those masters know them that answer, of these brokers or of all
+        (203). MQBrokerError: one refuses.
         """
-        return sorted(groups.live_members(self._cluster, self._group, broker_names) - {self.client_id})
+        told = groups.gather_members(through or self._cluster, self._group, broker_names).those_that_answer()
+        return {name: members - {self.client_id} for name, members in told.items()}
 
     def _data(self) -> ConsumerData:
         return ConsumerData(

@@ -26,7 +26,9 @@ from rmq_store.client.cluster_retry.stored_copies import key_of_next_copy
 from rmq_store.client.cluster_sink.record_directory import RecordDirectory
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
-from rmq_store.client.delivery.deliver import IN_FLIGHT_MAX, Delivery, Single
+from rmq_store.client.cluster_sink.task import PATIENCE_OPTION
+from rmq_store.client.delivery.deliver import IN_FLIGHT_MAX, REQUEST_TIMEOUT_MS, Delivery, Single
+from rmq_store.client.delivery.outcome import WEAK_STATUS_MS
 from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.client.delivery.request import send_back_request, single_request
 from rmq_store.errors import UsageError
@@ -39,13 +41,19 @@ from rmq_store.protocol.errors import MQBrokerError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.groups import group_configs
+from rmq_store.remoting.cluster.gather import Question, Value, waiting
 from rmq_store.remoting.questions.answer import is_not_told
-from rmq_store.remoting.questions.groups import ask_consumer_connections, read_consumer_connections
+from rmq_store.remoting.questions.groups import (
+    ask_consumer_connections,
+    ask_group_configs,
+    read_consumer_connections,
+    read_group_configs,
+)
 
 _log = logging.getLogger(__name__)
 
 _PRODUCER_GROUP: Final = "pyspark_rmq"
+_PAUSE_S: Final = 0.2
 # A broker takes a random queue of the topic.
 _ANY_QUEUE: Final = -1
 # The bits of a sysFlag that say how a body is compressed.
@@ -57,7 +65,8 @@ class SendBackSettings:
     """The settings of all tasks of a write; plain data. Times in ms.
 
     `max_reconsume_times`: of the messages of this write; None: the group's. `replay_check`, `record_path`: as
-    `SinkSettings`.
+    `SinkSettings`. A message has one broker, which is waited for as long as `send_timeout_ms` or `patience_ms` says,
+    whichever is longer.
     """
 
     group: str
@@ -66,6 +75,7 @@ class SendBackSettings:
     resend_unknown: bool = False
     settle_ms: int = 3_000
     send_timeout_ms: int = 60_000
+    patience_ms: int = 0
     record_path: str = ""
     pull_group: str = ""
     fail_on_weak_status: bool = False
@@ -96,9 +106,11 @@ class SendBackTask:
     ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._sleep = sleep
+        self._patience_ms = max(settings.send_timeout_ms, settings.patience_ms)
         self._check: SendBackCheck | None = None
         if settings.replay_check:
-            reading = QueueReading(cluster, settings.send_timeout_ms, settings.pull_group, sleep)
+            reading = QueueReading(cluster, self._patience_ms, settings.pull_group, sleep, option=PATIENCE_OPTION)
             records = (
                 RecordDirectory(settings.record_path)
                 if settings.record_path
@@ -107,9 +119,10 @@ class SendBackTask:
             self._check = SendBackCheck(
                 cluster, settings.group, reading, records, part, settings.settle_ms, sleep=sleep
             )
-        self._originals = OriginalReading(cluster, settings.send_timeout_ms, sleep)
+        self._originals = OriginalReading(cluster, self._patience_ms, sleep)
         verifier = None if settings.resend_unknown else self._check
-        self._sends = Delivery(cluster, settings.send_timeout_ms, verifier, sleep=sleep)
+        timeout_ms = WEAK_STATUS_MS if settings.fail_on_weak_status else REQUEST_TIMEOUT_MS
+        self._sends = Delivery(cluster, self._patience_ms, verifier, request_timeout_ms=timeout_ms, sleep=sleep)
         self._configs: dict[str, SubscriptionGroupConfig] = {}
         self._has_push_consumers: dict[str, bool] = {}
         self._rows = self._sent = self._found = self._without_reasons = 0
@@ -228,7 +241,7 @@ class SendBackTask:
 
     def _known_configs(self, broker_name: str) -> Mapping[str, SubscriptionGroupConfig]:
         try:
-            return group_configs(self._cluster, broker_name)
+            return self._told(Question(broker_name, ask_group_configs(), read_group_configs))
         except MQBrokerError as error:
             if not is_not_told(error):
                 raise
@@ -241,8 +254,7 @@ class SendBackTask:
     def _must_leave_reasons_out(self, broker_name: str) -> bool:
         if broker_name not in self._has_push_consumers:
             command = ask_consumer_connections(self._cluster, self._settings.group)
-            answer = self._cluster.call_broker(broker_name, command, ok=None)
-            members = read_consumer_connections(answer, broker_name)
+            members = self._told(Question(broker_name, command, read_consumer_connections))
             self._has_push_consumers[broker_name] = members is not None and members.consume_type != "CONSUME_ACTIVELY"
             if self._has_push_consumers[broker_name]:
                 _log.warning(
@@ -251,6 +263,13 @@ class SendBackTask:
                     self._settings.group, broker_name,
                 )  # fmt: skip
         return self._has_push_consumers[broker_name]
+
+    def _told(self, question: Question[Value]) -> Value:
+        """The answer of a master, which is waited for while it is away. Raises as `gather.Told.required`."""
+        until_ms = self._cluster.timer() + self._patience_ms
+        asked = {question.broker_name: question}
+        told = waiting(self._cluster, asked, until_ms, pause_s=_PAUSE_S, sleep=self._sleep)
+        return told.required()[question.broker_name]
 
 
 def _wishes(rows: pa.RecordBatch) -> Iterator[tuple[int, dict[str, str] | None]]:

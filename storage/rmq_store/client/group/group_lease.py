@@ -4,14 +4,16 @@ The lease of a topic is a lock at each master, which forgets it after 60 s (`lea
 the group, so that others see its name, and it takes no lease while others are alive. It has all queues: nothing is
 rebalanced, and what it commits is said by its caller. Consumers that share a group are members by `membership`.
 
-    lock, ask for members, heartbeat, ask for members again      by whoever takes the lease
-    watch for 22 s, before that                                   if a master is away: it may be the one with the lock
+    lock, ask for members, heartbeat, ask for members again      by whoever takes the lease: `lease_taking`
     lock and heartbeat every 20 s                                 in a thread: a batch may take longer than a lock lasts
     lock and heartbeat at a broker that came (back)               before its queues are planned, and before a commit
-    wait for 65 s, and plan nothing                               where a client that is no member has the lock
+    leave out its queues, for 65 s at most                        where a client that is no member has the lock
     compare the group's offsets with our own                      where a lock had lapsed: another one may have had it
     nothing; what is read is owed to the group                    while no master answers
-    ask a master no more that has not answered a commit           until it tells its ends, or a renewal finds it
+    ask a master no more that has not answered                    until it tells its ends, or a renewal finds it
+
+A plan asks through the view of the cluster that it has of its own (`asks`), which knows who is silent, and it does not
+wait for a renewal that is under way: what it has not found out is left to the next plan.
 
 So a lock at each broker protects the queues of that broker. A holder that lives is seen by its heartbeats, because it
 sends them every 20 s to each master that answers. Two queries may hold leases only while neither reaches a master that
@@ -25,17 +27,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from rmq_store.client.backend.remote_member import RemoteMember
 from rmq_store.client.group.lease_locks import BrokerLease, LeaseLocks
+from rmq_store.client.group.lease_member import LeaseMember
 from rmq_store.client.group.lease_offsets import LeaseOffsets
-from rmq_store.client.group.lease_taking import LOOK_EVERY_S, RENEW_EVERY_S, LeaseTaking
+from rmq_store.client.group.lease_taking import RENEW_EVERY_S, LeaseTaking
 from rmq_store.errors import LeaseHeldError, StoreError
+from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.real_time import monotonic
@@ -46,13 +48,15 @@ _log = logging.getLogger(__name__)
 
 DISPUTE_LASTS_S: Final = LOCK_LASTS_S + 5.0
 """A broker that goes on carries out what has waited for it within the first of these seconds."""
+PLAN_WAITS_S: Final = 0.5
+"""So long a plan waits for a renewal that is under way."""
 
 
 class GroupLease:
     """The leases of one process for the topics of one group. `name` is the group's, without a namespace.
 
     `instead`: what a user does to read without a lease, as "set commitOffsets=false", for the texts of errors. `asks`:
-    see `LeaseOffsets`.
+    the cluster that answers the plans of the thread that calls `lease`; it may leave out brokers that are away.
     """
 
     def __init__(
@@ -67,10 +71,9 @@ class GroupLease:
     ) -> None:
         self.name = name
         self._cluster = cluster
-        self._sleep = sleep
-        self._timer_s = timer_s
+        self._asks = asks or cluster
         self._locks = LeaseLocks(cluster, name, timer_s)
-        self._member = RemoteMember(cluster, name, "", pulls=True)
+        self._member = LeaseMember(cluster, name, timer_s)
         self._taking = LeaseTaking(
             cluster, name, self._locks, self._member, instead=instead, sleep=sleep, timer_s=timer_s
         )
@@ -84,7 +87,7 @@ class GroupLease:
         # Held while topics, locks and membership change: two threads do that. The end of the process may come in the
         # midst of it, in the same thread.
         self._lock = threading.RLock()
-        self._offsets = LeaseOffsets(cluster, name, self, asks=asks or cluster, sleep=sleep, timer_s=timer_s)
+        self._offsets = LeaseOffsets(cluster, name, self, asks=self._asks, sleep=sleep, timer_s=timer_s)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -106,17 +109,18 @@ class GroupLease:
         """The lease at a broker, as far as it is known."""
         return self._locks.at(broker_name)
 
-    def lease(self, topic: str, owner: str) -> TopicLease:
+    def lease(self, topic: str, owner: str, query: str = "") -> TopicLease:
         """Take the lease of a topic for `owner`, which is shown to others, and be a member of the group from now on.
 
-        A lock whose holder is no living member is waited for, 60 s at most; as long for any master.
+        A lock whose holder is no living member is waited for, 61 s at most; as long for any master. An earlier run of
+        `query`, the id of a query over all of its runs, is waited for until brokers have forgotten it: 130 s at most.
 
         Raises:
             LeaseHeldError: another query holds it, or the group has other live members; it names them.
             RemotingError: no master answers, and slaves grant no locks. MQBrokerError: a broker refuses.
         """
-        if not self._member.client_id:
-            self._member.client_id = f"{owner}#{secrets.token_hex(4)}".replace(" ", "_")
+        if not self._topics:
+            self._member.be_named(owner, query)
             self._locks.client_id = self._member.client_id
         try:
             self._take(topic)
@@ -133,13 +137,12 @@ class GroupLease:
         return TopicLease(topic, self.holds, self.release)
 
     def _take(self, topic: str) -> None:
-        asked = self._taking.locked(topic, watches=not self._topics)
-        self._taking.refuse_others(topic)
+        asked = self._taking.locked(topic, is_first=not self._topics)
         with self._lock:
             self._locks.added(asked.granted, asked.at_s, is_first=not self._topics)
             self._topics.add(topic)
-            self._beat()
-        self._taking.refuse_others(topic)
+            self._member.beat(self._topics, asked.granted)
+        self._taking.refuse_others(topic, asked.granted)
 
     def holds(self, topic: str) -> bool:
         """Whether nobody else was found to have the lease. Brokers may have forgotten it: `hold_at` takes it again."""
@@ -153,44 +156,68 @@ class GroupLease:
             LeaseHeldError: another client that lives has a lock at one of them, or had it while ours were forgotten,
                 and has moved the group on.
         """
-        if not self._topics:
-            return set(broker_names)
-        missing = self._locks.missing_at(broker_names)
-        if missing and not self._loss:
-            with self._lock:
-                self._lock_at(missing)
-                self._beat_at(missing.intersection(self._locks.held_at()))
-        if self._loss:
-            raise LeaseHeldError(self._loss, "unknown")
-        return set(broker_names).intersection(self._locks.held_at())
+        return self._hold_at(broker_names, self._asks, PLAN_WAITS_S)
 
     def hold_to_commit(self, broker_names: Collection[str], *, is_last: bool) -> set[str]:
         """See `Holder.hold_to_commit`. A master that hangs would keep each batch waiting: the next renewal asks it."""
-        ask_all = is_last or not self._topics
-        return self.hold_at(broker_names if ask_all else self._locks.those_not_away(broker_names))
+        if is_last or not self._topics:
+            return self._hold_at(broker_names, self._cluster, threading.TIMEOUT_MAX)
+        return self.hold_at(self._locks.those_not_away(broker_names))
 
     def are_away(self, broker_names: Collection[str]) -> None:
         """See `Holder.are_away`."""
         self._locks.away(broker_names)
 
-    def hold_before_planning(self, broker_names: Collection[str]) -> None:
-        """As `hold_at`, at brokers whose masters have just told their ends; but waits for locks of a client that may
-        have ended, 65 s at most. Raises as `hold_at`.
+    def have_answered(self, broker_names: Collection[str]) -> None:
+        """See `Holder.have_answered`."""
+        self._locks.answered(broker_names)
+
+    def hold_before_planning(self, broker_names: Collection[str]) -> dict[str, LeaseHeldError | RemotingError]:
+        """As `hold_at`, at brokers whose masters have just told their ends. Returns those at which the locks are not
+        held, each with the reason: their queues are left out of this plan. None without any lease.
+
+        Raises:
+            LeaseHeldError: as `hold_at`. MQBrokerError: a broker refuses, because a right is missing, say.
         """
         self._locks.answered(broker_names)
-        self.hold_at(broker_names)
-        while self._locks.are_disputed_at(broker_names):
-            self._sleep(LOOK_EVERY_S)
-            self.hold_at(broker_names)
+        missing = sorted(set(broker_names) - self.hold_at(broker_names))
+        found: dict[str, LeaseHeldError | RemotingError] = {}
+        for name in missing:
+            what = f"the lease of {', '.join(sorted(self._topics))} at broker {name}"
+            if self._locks.are_disputed_at([name]):
+                found[name] = LeaseHeldError(
+                    f"another client has {what}. It may be one that has ended, and is waited for, "
+                    f"{DISPUTE_LASTS_S:.0f} s at most", "unknown",
+                )  # fmt: skip
+            else:
+                found[name] = RemotingError(f"{what} is not taken yet")
+        return found
 
-    def _lock_at(self, broker_names: Collection[str]) -> Mapping[str, MQBrokerError | RemotingError]:
+    def _hold_at(self, broker_names: Collection[str], through: Cluster, waits_s: float) -> set[str]:
+        if not self._topics:
+            return set(broker_names)
+        missing = self._locks.missing_at(broker_names)
+        if missing and not self._loss and self._lock.acquire(timeout=waits_s):
+            try:
+                self._lock_at(missing, through)
+                self._beat_at(missing.intersection(self._locks.held_at()), through)
+            finally:
+                self._lock.release()
+        if self._loss:
+            raise LeaseHeldError(self._loss, "unknown")
+        return set(broker_names).intersection(self._locks.held_at())
+
+    def _lock_at(
+        self, broker_names: Collection[str], through: Cluster
+    ) -> Mapping[str, MQBrokerError | RemotingError]:
         """Lock all topics at brokers, or renew the locks. Returns the brokers that do not answer, or refuse."""
-        asked = self._locks.ask(self._topics, broker_names)
+        asked = self._locks.ask(self._topics, broker_names, through=through)
         is_news = not self._locks.are_disputed_at(asked.others)
         self._locks.disputed(asked)
         if asked.others:
-            taken = self._is_taken(asked.others)
-            self._locks.unlock(self._topics, None if taken else asked.others)
+            taken = self._is_taken(asked.others, through)
+            held_at = {*asked.there, *self._locks.held_at()} if taken else asked.others
+            self._locks.unlock(self._topics, held_at, through=through)
             if taken:
                 self._lose(
                     f"another client has taken the lease of {', '.join(sorted(self._topics))}: it has the lock at "
@@ -204,9 +231,9 @@ class GroupLease:
                     self.name, ", ".join(sorted(self._topics)), ", ".join(sorted(asked.others)), DISPUTE_LASTS_S,
                 )  # fmt: skip
         lapsed = sorted(set(asked.granted).difference(self._locks.held_at()))
-        overtaken, failed = self._offsets.overtaken_at(lapsed)
+        overtaken, failed = self._offsets.overtaken_at(lapsed, through)
         if overtaken:
-            self._locks.unlock(self._topics)
+            self._locks.unlock(self._topics, {*asked.there, *self._locks.held_at()}, through=through)
             queue, (ours, theirs) = min(overtaken.items())
             self._lose(
                 f"the lease had lapsed, and another client has moved the group on, in {queue} from {ours} to {theirs}: "
@@ -216,11 +243,12 @@ class GroupLease:
             self._locks.renewed([name for name in asked.granted if name not in failed], asked.at_s)
         return asked.away | asked.refused | failed
 
-    def _is_taken(self, broker_names: Collection[str]) -> bool:
+    def _is_taken(self, broker_names: Collection[str], through: Cluster) -> bool:
         """Whether the client that has the lock at these brokers lives, for all that can be told.
 
         A broker that was suspended carries out old lock requests of a query that has ended. A query that lives sends
         heartbeats to each master: so it is a member where we have the lock, or it keeps its lock for more than 60 s.
+        An earlier run of this query may be shown as a member, and have ended.
         """
         ours = self._locks.held_at()
         if not ours or not set(ours).isdisjoint(broker_names):
@@ -228,7 +256,7 @@ class GroupLease:
         if self._locks.are_disputed_at(broker_names, for_s=DISPUTE_LASTS_S):
             return True
         try:
-            return bool(self._member.others(ours))
+            return bool(self._member.others(ours, through=through).living)
         except MQBrokerError as error:
             _log.warning("group %r: its members cannot be told now: %s", self.name, error)
             return False
@@ -237,16 +265,11 @@ class GroupLease:
         self._loss = f"group {self.name!r}: {why}"
         _log.error("%s", self._loss)
 
-    def _beat(self, broker_names: Collection[str] | None = None) -> None:
-        """Be a member that reads these topics. Raises as `RemoteMember.heartbeat`."""
-        self._member.subscriptions = dict.fromkeys(sorted(self._topics))
-        self._member.heartbeat(broker_names)
-
-    def _beat_at(self, broker_names: Collection[str]) -> None:
+    def _beat_at(self, broker_names: Collection[str], through: Cluster) -> None:
         """Join the group at brokers. The next renewal tries again where a broker has not taken the member."""
         if broker_names:
             try:
-                self._beat(broker_names)
+                self._member.beat(self._topics, broker_names, through=through)
             except (MQBrokerError, RemotingError) as error:
                 _log.warning("group %r: it is not joined now: %s", self.name, error)
 
@@ -275,21 +298,26 @@ class GroupLease:
         # A renewal on its way would join again what is left here. Its calls have time limits.
         with self._lock:
             self._thread = None
-            for topic in sorted(self._topics):
-                self._give_back(topic)
+            topics, self._topics = self._topics, set()
+            self._unlock(topics)
             self._end()
 
     def _end(self) -> None:
         """Be no member any more, and hold nothing."""
         with contextlib.suppress(StoreError):
-            self._member.leave()
+            self._member.leave(self._locks.all_not_away())
         self._locks.forget()
         self._offsets.forget()
         self._loss = ""
 
     def _give_back(self, topic: str) -> None:
         self._topics.discard(topic)
-        self._locks.unlock([topic])
+        self._unlock([topic])
+
+    def _unlock(self, topics: Collection[str]) -> None:
+        """Release the locks of topics where masters may answer: one that hangs keeps nobody from ending."""
+        with contextlib.suppress(StoreError):
+            self._locks.unlock(topics, self._locks.all_not_away())
 
     def _keep(self, stopped: threading.Event) -> None:
         while not stopped.wait(RENEW_EVERY_S):
@@ -303,14 +331,18 @@ class GroupLease:
 
     def _renew(self) -> None:
         try:
-            away = self._lock_at(self._cluster.broker_names())
+            away = self._lock_at(self._cluster.broker_names(), self._cluster)
             if away:
                 _log.warning(
                     "group %r: the lease cannot be renewed now at %s: %s",
                     self.name, ", ".join(sorted(away)), next(iter(away.values())),
                 )  # fmt: skip
-            self._beat()
-            came = [other for other in self._member.others() if other not in self._seen]
+            # A master that hangs is waited for once in a renewal.
+            there = [name for name in self._cluster.broker_names() if name not in away or not is_away(away[name])]
+            if not there or self._loss:
+                return
+            self._member.beat(self._topics, there)
+            came = [other for other in self._member.others(there).living if other not in self._seen]
             self._seen.update(came)
             if came:
                 _log.warning(

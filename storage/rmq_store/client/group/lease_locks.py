@@ -5,12 +5,11 @@ The lease at one broker is one value, `BrokerLease`. Source: RebalanceLockManage
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
-from rmq_store.errors import StoreError
+from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster import locks
@@ -32,6 +31,11 @@ class Asked(NamedTuple):
     away: dict[str, RemotingError]
     refused: dict[str, MQBrokerError]
     others: list[str]
+
+    @property
+    def there(self) -> list[str]:
+        """The brokers that have answered, and are not busy."""
+        return [*self.granted, *self.others, *(name for name, error in self.refused.items() if not is_away(error))]
 
 
 class BrokerLease(NamedTuple):
@@ -102,6 +106,10 @@ class LeaseLocks:
         now_s = self._timer_s()
         return [name for name in broker_names if not self.at(name).is_away(now_s)]
 
+    def all_not_away(self) -> list[str]:
+        """The brokers of the cluster whose masters may answer at once. RemotingError: no name server answers."""
+        return self.those_not_away(self._cluster.broker_names())
+
     def away(self, broker_names: Collection[str]) -> None:
         """Note that their masters have not answered."""
         self._note(broker_names, away_s=self._timer_s())
@@ -110,11 +118,15 @@ class LeaseLocks:
         """Note that their masters have answered, whatever they were asked."""
         self._note([name for name in broker_names if self.at(name).away_s is not None], away_s=None)
 
-    def ask(self, topics: Collection[str], broker_names: Collection[str]) -> Asked:
-        """Lock these topics at brokers, or renew the locks. It is noted who refuses, and not where they are held."""
+    def ask(
+        self, topics: Collection[str], broker_names: Collection[str], *, through: Cluster | None = None
+    ) -> Asked:
+        """Lock these topics at brokers, or renew the locks. It is noted who refuses, and not where they are held.
+        `through`: another view of the cluster.
+        """
         at_s = self._timer_s()
         queues = _lease_queues(topics, broker_names)
-        outcomes = locks.try_lock(self._cluster, self._group, self.client_id, queues)
+        outcomes = locks.try_lock(through or self._cluster, self._group, self.client_id, queues)
         away = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, RemotingError)}
         refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, MQBrokerError)}
         answered = {name: locked for name, locked in outcomes.items() if isinstance(locked, set)}
@@ -142,11 +154,13 @@ class LeaseLocks:
         for name, locked_s in before.items():
             self._note([name], locked_s=None if locked_s is None else min(locked_s, at_s))
 
-    def unlock(self, topics: Collection[str], broker_names: Collection[str] | None = None) -> None:
-        """Release the locks of these topics at brokers, or at all. One that does not answer forgets them by itself."""
-        with contextlib.suppress(StoreError):
-            queues = _lease_queues(topics, self._cluster.broker_names() if broker_names is None else broker_names)
-            locks.unlock(self._cluster, self._group, self.client_id, queues)
+    def unlock(
+        self, topics: Collection[str], broker_names: Collection[str], *, through: Cluster | None = None
+    ) -> None:
+        """Release the locks of these topics at brokers. One that does not answer forgets them by itself."""
+        queues = _lease_queues(topics, broker_names)
+        errors = locks.try_unlock(through or self._cluster, self._group, self.client_id, queues)
+        self.away([name for name, error in errors.items() if isinstance(error, RemotingError)])
 
     def forget(self) -> None:
         """Note that they are held nowhere."""

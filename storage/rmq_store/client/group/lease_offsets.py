@@ -46,6 +46,9 @@ class Holder(Protocol):
     def are_away(self, broker_names: Collection[str]) -> None:
         """Hear that the masters of these brokers have not answered a commit."""
 
+    def have_answered(self, broker_names: Collection[str]) -> None:
+        """Hear that the masters of these brokers have."""
+
 
 class LeaseOffsets:
     """The offsets of one group, whose name has no namespace, as `lease` allows to commit them. `asks`: the cluster that
@@ -123,7 +126,9 @@ class LeaseOffsets:
         self._owed = owed_before | dict(offsets)
         failure: MQBrokerError | None = None
         outcomes = self._tried(is_last=is_last)
-        self._lease.are_away({queue.broker_name for queue, told in outcomes.items() if isinstance(told, RemotingError)})
+        away = {queue.broker_name for queue, told in outcomes.items() if isinstance(told, RemotingError)}
+        self._lease.are_away(away)
+        self._lease.have_answered({queue.broker_name for queue in outcomes} - away)
         for queue, outcome in outcomes.items():
             if isinstance(outcome, int):
                 self._own[queue] = self._owed[queue]
@@ -147,18 +152,18 @@ class LeaseOffsets:
             raise failure
 
     def overtaken_at(
-        self, broker_names: Collection[str]
+        self, broker_names: Collection[str], through: Cluster
     ) -> tuple[dict[MessageQueue, tuple[int, int]], dict[str, MQBrokerError | RemotingError]]:
         """The queues of these brokers in which the group's offset (14) is ahead of all that this process has committed,
         or commits now: another client has moved it. Of each queue our offset and that one; beside them the brokers that
-        do not tell. It may be called while another thread commits.
+        do not tell. They are asked `through` a view of the cluster. It may be called while another thread commits.
         """
         overtaken: dict[MessageQueue, tuple[int, int]] = {}
         failed: dict[str, MQBrokerError | RemotingError] = {}
         for name in broker_names:
             asked = [queue for queue in list(self._own) if queue.broker_name == name]
             try:
-                found = query_consumer_offsets(self._cluster, self._group, asked)
+                found = query_consumer_offsets(through, self._group, asked)
             except (MQBrokerError, RemotingError) as error:
                 failed[name] = error
                 continue
@@ -198,13 +203,14 @@ class LeaseOffsets:
         """Try to commit what is owed: of each queue the offset that stands now, or the error. Some may be left out."""
         held = self._lease.hold_to_commit({queue.broker_name for queue in self._owed}, is_last=is_last)
         offsets = {queue: offset for queue, offset in self._owed.items() if queue.broker_name in held}
-        outcomes = try_update_consumer_offsets(self._cluster, self._group, offsets)
+        cluster = self._cluster if is_last else self._asks
+        outcomes = try_update_consumer_offsets(cluster, self._group, offsets)
         again: dict[MessageQueue, int] = {}
         for queue, stands in outcomes.items():
             if isinstance(stands, int) and stands != offsets[queue]:
                 try:
                     # The first pull of a group ends its reset; nothing of the answer is used.
-                    pull(self._cluster, queue, stands, 1, PullFilter(group=self._group))
+                    pull(cluster, queue, stands, 1, PullFilter(group=self._group))
                 except (MQBrokerError, RemotingError) as error:
                     outcomes[queue] = error
                     continue
@@ -214,4 +220,4 @@ class LeaseOffsets:
                     "that",
                     self._group, queue, stands, offsets[queue],
                 )  # fmt: skip
-        return outcomes | (try_update_consumer_offsets(self._cluster, self._group, again) if again else {})
+        return outcomes | (try_update_consumer_offsets(cluster, self._group, again) if again else {})

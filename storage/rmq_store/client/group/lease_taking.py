@@ -1,6 +1,15 @@
 """How the lease of a topic is taken: its locks at all masters, while nobody else that lives has one.
 
-`group_lease` has the whole of the rule.
+    another client has a lock           it is waited for, 61 s at most: brokers forget a lock after 60 s
+    an earlier run of the same query    is a member still: it is waited for, until 130 s prove that it lives
+    another member                      LeaseHeldError at once
+    no master answers                   one is waited for, 60 s at most
+    some masters do not answer          members are watched for 22 s, once. Nobody asks these masters meanwhile
+
+That is for the first topic. Whoever has a lease already takes that of another topic where it gets the locks at once;
+the other brokers are those that come back. `group_lease` has the whole of the rule, and `lease_member` knows who is an
+earlier run. While the process waits it has no lock, and is no member: so it may end at any time, and leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -9,8 +18,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from rmq_store.client.backend.remote_member import RemoteMember
 from rmq_store.client.group.lease_locks import Asked, LeaseLocks
+from rmq_store.client.group.lease_member import GHOST_LASTS_S, LeaseMember
 from rmq_store.errors import LeaseHeldError
 from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import RemotingError
@@ -36,7 +45,7 @@ class LeaseTaking:
         cluster: Cluster,
         name: str,
         locks: LeaseLocks,
-        member: RemoteMember,
+        member: LeaseMember,
         *,
         instead: str,
         sleep: Callable[[float], None],
@@ -50,49 +59,81 @@ class LeaseTaking:
         self._sleep = sleep
         self._timer_s = timer_s
 
-    def locked(self, topic: str, *, watches: bool) -> Asked:
-        """Lock the topic at all masters that answer, and return their answers. With `watches` members are watched
-        first if a master is away. A lock of nobody who lives is waited for, 60 s at most; as long for any master.
+    def locked(self, topic: str, *, is_first: bool) -> Asked:
+        """Lock the topic at all masters that answer, and return their answers. A process that is the member already has
+        shown itself: it does not watch, and waits for no lock while it gets another one.
 
         Raises:
             LeaseHeldError: another client has a lock, or lives as a member. It names them.
             RemotingError: no master answers. MQBrokerError: a broker refuses.
         """
         silent_until_s = self._timer_s() + LOCK_LASTS_S
-        held_until_s = silent_until_s + LOOK_EVERY_S
+        warned: set[str] = set()
+        watches = is_first
         while True:
-            asked = self._locks.ask([topic], self._cluster.broker_names())
-            away: dict[str, BrokerError] = {**asked.away, **asked.refused}
+            brokers = self._cluster.broker_names()
+            # One that has just not answered would keep each of these questions waiting.
+            asked = self._locks.ask([topic], self._locks.those_not_away(brokers) or brokers)
             for error in asked.refused.values():
                 if not is_away(error):
                     raise error
-            if asked.others:
-                self._locks.unlock([topic])
-                others = self._member.others()
-                if others or self._timer_s() > held_until_s:
-                    holder = ", ".join(others) or "unknown"
-                    raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
+            self._locks.disputed(asked)
+            if not is_first and asked.granted:
+                self.refuse_others(topic, asked.granted)
+                return asked
+            earlier = self._refuse_others(topic, asked)
+            if asked.others or earlier:
+                self._locks.unlock([topic], asked.granted)
+                self._warn_of(topic, asked.others, earlier, warned)
                 self._sleep(LOOK_EVERY_S)
             elif not asked.granted:
-                self._wait_for_masters(topic, silent_until_s, away)
-                held_until_s = self._timer_s() + LOCK_LASTS_S + LOOK_EVERY_S
-            elif away and watches:
-                self._locks.unlock([topic])
-                self._watch(topic, away)
-                watches, held_until_s = False, self._timer_s() + LOCK_LASTS_S + LOOK_EVERY_S
+                self._wait_for_masters(topic, silent_until_s, {**asked.away, **asked.refused})
+            elif watches and len(asked.granted) < len(brokers):
+                self._locks.unlock([topic], asked.granted)
+                self._watch(topic, asked, set(brokers).difference(asked.granted))
+                watches = False
             else:
                 return asked
 
-    def refuse_others(self, topic: str) -> None:
-        """Raises LeaseHeldError if the group has other living members; it names them."""
-        others = self._member.others()
-        if others:
-            holder = ", ".join(others)
+    def refuse_others(self, topic: str, broker_names: Collection[str]) -> list[str]:
+        """The earlier runs of the same query that these brokers show as members. LeaseHeldError: the group has other
+        members, which live; it names them.
+        """
+        others = self._member.others(broker_names)
+        if others.living:
+            holder = ", ".join(others.living)
             raise LeaseHeldError(
                 f"group {self.name!r} has other live members, which read topic {topic!r} or would lose their queues: "
                 f"{holder}. Stop them, or {self._instead} to read beside them",
                 holder,
             )
+        return others.earlier
+
+    def _refuse_others(self, topic: str, asked: Asked) -> list[str]:
+        """As `refuse_others`; LeaseHeldError also if another client keeps a lock for longer than one lasts."""
+        if not asked.others:
+            return self.refuse_others(topic, asked.there)
+        others = self._member.others(asked.there)
+        if others.living or self._locks.are_disputed_at(asked.others, for_s=LOCK_LASTS_S + LOOK_EVERY_S):
+            self._locks.unlock([topic], asked.granted)
+            holder = ", ".join(others.living or others.earlier) or "unknown"
+            raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
+        return others.earlier
+
+    def _warn_of(self, topic: str, locked_at: Collection[str], earlier: Collection[str], warned: set[str]) -> None:
+        for member in set(earlier) - warned:
+            _log.warning(
+                "group %r: %s is a run of this query, and brokers show it as a member. It is waited for, %.0f s at "
+                "most: then it is one that lives",
+                self.name, member, GHOST_LASTS_S,
+            )  # fmt: skip
+        for broker_name in set(locked_at) - warned:
+            _log.warning(
+                "group %r: another client has the lock of %s at %s. It may be one that has ended, and is waited for, "
+                "%.0f s at most",
+                self.name, topic, broker_name, LOCK_LASTS_S,
+            )  # fmt: skip
+        warned.update(earlier, locked_at)
 
     def _wait_for_masters(self, topic: str, until_s: float, away: Mapping[str, BrokerError]) -> None:
         """Let a moment pass, or raise RemotingError if the time is over."""
@@ -106,7 +147,7 @@ class LeaseTaking:
             ) from last
         self._sleep(LOOK_EVERY_S)
 
-    def _watch(self, topic: str, away: Collection[str]) -> None:
+    def _watch(self, topic: str, asked: Asked, away: Collection[str]) -> None:
         """Wait for one round of heartbeats: a holder whose locks are at masters that are away shows itself at others.
         """
         _log.warning(
@@ -115,5 +156,5 @@ class LeaseTaking:
         )  # fmt: skip
         until_s = self._timer_s() + WATCH_S
         while self._timer_s() < until_s:
-            self.refuse_others(topic)
+            self.refuse_others(topic, asked.there)
             self._sleep(LOOK_EVERY_S)

@@ -9,6 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from rmq_store.errors import UnknownTopicError, did_you_mean
+from rmq_store.protocol.answers import tells_nothing
 from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.proxy_answers import not_listed
@@ -216,9 +217,14 @@ class Cluster:
         """The address that a broker's process has registered.
 
         Raises:
-            RemotingConnectError: no name server knows such a process now.
+            RemotingConnectError: no name server knows such a process now, or they have just begun.
         """
-        broker = self.routes.broker(broker_name)
+        try:
+            broker = self.routes.broker(broker_name)
+        except MQBrokerError as error:
+            if not tells_nothing(error):
+                raise
+            raise RemotingConnectError(f"the address of broker {broker_name} is not known: {error}") from error
         found = _address_of(broker, broker_id)
         if found is None:
             found = _address_of(self.routes.not_reached(broker_name), broker_id)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Collection
+from concurrent import futures
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from rmq_store.protocol.bodies.clients import HeartbeatData
 from rmq_store.protocol.bodies.groups import ConsumerConnection, ConsumeStats, SubscriptionGroupConfig
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.gather import At, Gathered, Question, Value, gather
+from rmq_store.remoting.cluster.gather import At, BrokerError, Gathered, Question, Value, gather
 from rmq_store.remoting.questions import groups as questions
-from rmq_store.remoting.questions.answer import Given, checked
+from rmq_store.remoting.questions.answer import Given, checked, is_not_told
 
 
 class GroupProgress(NamedTuple):
@@ -130,6 +135,57 @@ def gather_group_configs(
     """The settings of all groups of each of these brokers, or of all (201), by their names on the wire."""
     asked = _each(cluster, broker_names, questions.ask_group_configs(), questions.read_group_configs)
     return gather(cluster, asked, At.READABLE)
+
+
+def first_group_config(
+    cluster: Cluster, group: str, until_ms: float, *, pause_s: float, sleep: Callable[[float], None] = time.sleep
+) -> SubscriptionGroupConfig | None:
+    """The settings of a group at one of the brokers that answer first and have some (201); None: no broker has, or may
+    tell them. Nobody waits for a broker that is away while another one tells them; else it is asked again until
+    `until_ms` of the cluster's timer.
+
+    Raises:
+        RemotingError, MQBrokerError: a broker is away until then, or no name server answers; or one refuses.
+    """
+    while True:
+        try:
+            found, away = _now_told_config(cluster, cluster.wire_group(group))
+        except RemotingError as error:  # of the name servers
+            found, away = None, error
+        if found is not None or away is None:
+            return found
+        if cluster.timer() >= until_ms:
+            raise away
+        sleep(pause_s)
+
+
+def _now_told_config(
+    cluster: Cluster, wire_group: str
+) -> tuple[SubscriptionGroupConfig | None, BrokerError | None]:
+    """The settings, if a broker tells some; else the error of one that is away."""
+    waiting: dict[Future[RemotingCommand], str] = {}
+    for name in cluster.broker_names():
+        with contextlib.suppress(RemotingError):  # it has no master
+            waiting[cluster.submit_broker(name, questions.ask_group_configs())] = name
+    while waiting:
+        done = futures.wait(waiting, return_when=futures.FIRST_COMPLETED).done
+        for future in sorted(done, key=waiting.__getitem__):
+            name = waiting.pop(future)
+            with contextlib.suppress(RemotingError, MQBrokerError):  # told below
+                configs = questions.read_group_configs(future.result(), name)
+                if wire_group in configs:
+                    return configs[wire_group], None
+    told = gather_group_configs(cluster).told
+    for one in told.values():
+        if one.error is None and wire_group in one.required():
+            return one.required()[wire_group], None
+        if one.error is not None and not one.is_away and not _is_untold(one.error):
+            raise one.error
+    return None, next((one.error for one in told.values() if one.error is not None and one.is_away), None)
+
+
+def _is_untold(error: BrokerError) -> bool:
+    return isinstance(error, MQBrokerError) and is_not_told(error)
 
 
 def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dict[MessageQueue, GroupProgress]:

@@ -57,11 +57,20 @@ def _questions(
 
 def unlock(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> None:
     """Release locks of the client (42); those of others stay. Raises as `lock`."""
+    for error in try_unlock(cluster, group, client_id, queues).values():
+        raise error
+
+
+def try_unlock(
+    cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]
+) -> dict[str, BrokerError]:
+    """As `unlock`, but raises nothing: the brokers that refuse, or do not answer, each with its error."""
     asked = {
         name: Question(name, ask_unlock(cluster, group, client_id, of_broker), checked)
         for name, of_broker in _by_broker(queues).items()
     }
-    gather(cluster, asked).required()
+    told = gather(cluster, asked).told
+    return {name: one.error for name, one in told.items() if one.error is not None}
 
 
 def _by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmq_store.protocol.errors import RemotingConnectError, RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses
 
@@ -39,7 +39,7 @@ class PullSource:
         """
         if broker_id != MASTER_ID:
             return True
-        broker = self._cluster.routes.broker(self._broker_name)
+        broker = self._broker()
         return broker is not None and broker.acting_enabled
 
     def suggested(self, broker_id: int) -> None:
@@ -69,8 +69,14 @@ class PullSource:
         self.broker_id = next((broker_id for broker_id in ids if not self._is_held_off(broker_id)), ids[0])
 
     def _addresses(self) -> frozenset[int]:
-        broker: BrokerAddresses | None = self._cluster.routes.broker(self._broker_name)
+        broker = self._broker()
         return frozenset(() if broker is None else broker.addresses)
+
+    def _broker(self) -> BrokerAddresses | None:
+        try:
+            return self._cluster.routes.broker(self._broker_name)
+        except (RemotingError, MQBrokerError):  # no name server tells it: the pull itself has the error
+            return None
 
     def _is_held_off(self, broker_id: int) -> bool:
         return self._cluster.timer() < self._cluster.held_off.get((self._broker_name, broker_id), 0)

@@ -6,7 +6,8 @@ piece of about as many messages as the broker gives in one answer: 32 messages o
 more lanes, so that the broker and this process seldom wait for each other: the bytes that are on their way are bounded.
 
     2, 14, 215, 1500     the broker is busy, or goes away: fewer lanes, and a pause that grows
-    no answer            another process of the broker, or a pause
+    no answer            another process of the broker, or a pause; `away_ms` bounds all pauses of an absence together,
+                         of all lanes, and `patience_ms` those of other errors
     19, 20, 21, 17       from a slave: not there yet; the master is asked again if it is there. 2, 14: neither
     an end below `end`   from a master: the messages are gone, OffsetOutOfRangeError
     a gap                QueueHoleError; nothing is skipped
@@ -16,6 +17,7 @@ Source: PullMessageProcessor.java, MessageStoreConfig.java (maxTransferCountOnMe
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +27,7 @@ from typing import Final
 from rmq_store.backoff import Backoff
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.frames.frame_walk import WalkedFrames
-from rmq_store.protocol.answers import NOT_AT_SLAVE
+from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
 from rmq_store.protocol.errors import (
     MQBrokerError,
     QueueHoleError,
@@ -62,6 +64,8 @@ _GROW_AFTER: Final = 64
 # A broker that was busy gets one lane more after so many answers.
 _LANE_AFTER: Final = 16
 _PAUSES: Final = Backoff(first_ms=20, max_ms=2_000, jitter=0.25)
+# The pause with which a warning is logged: after 0.6 s of pauses, or more if answers were waited for.
+_TOLD_AT: Final = 6
 PATIENCE_MS: Final = 30_000
 READ_ERRORS: Final = (
     OffsetOutOfRangeError,
@@ -72,6 +76,8 @@ READ_ERRORS: Final = (
     CorruptRecordError,
 )
 """All errors of `read_range`, for callers to whom a queue that cannot be read is one thing."""
+
+_log = logging.getLogger(__name__)
 
 
 def read_range(
@@ -119,10 +125,15 @@ def walk_range(
     lanes: int = LANES,
     looks_at: int = MESSAGES_PER_PULL_MAX,
     patience_ms: int = PATIENCE_MS,
+    away_ms: int | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[WalkedFrames]:
-    """As `read_range`, with the places of the frames, for callers that decode them: no frame is looked for twice."""
-    return _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep, looks_at).frames()
+    """As `read_range`, with the places of the frames, for callers that decode them: no frame is looked for twice.
+    `away_ms`: so long without any progress a broker that is away (`is_away`), or whose slave lacks the messages, is
+    waited for; by default the patience.
+    """
+    reader = _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep, looks_at, away_ms)
+    return reader.frames()
 
 
 class _PullSlot:
@@ -164,6 +175,7 @@ class _RangeReader:
         patience_ms: int,
         sleep: Callable[[float], None],
         looks_at: int = MESSAGES_PER_PULL_MAX,
+        away_ms: int | None = None,
     ) -> None:
         self._cluster = cluster
         self._queue = queue
@@ -173,6 +185,7 @@ class _RangeReader:
         self._source = PullSource(cluster, queue.broker_name)
         self._arrivals = Arrivals()
         self._patience_ms = patience_ms
+        self._away_ms = patience_ms if away_ms is None else away_ms
         self._sleep = sleep
         self._slots: deque[_PullSlot] = deque()
         self._uncut = start
@@ -192,7 +205,8 @@ class _RangeReader:
         self._answers = 0
         # Counts the pauses: a failure from before the last one needs no pause of its own.
         self._attempt = 0
-        self._stuck_since_ms: float | None = None
+        # Since the last progress: the first failure because the broker is away (True), and that for other reasons.
+        self._stuck_since_ms: dict[bool, float] = {}
         self._pauses = 0
 
     def frames(self) -> Iterator[WalkedFrames]:
@@ -319,7 +333,8 @@ class _RangeReader:
         if frames:
             slot.parts.append(frames)
             slot.parts_bytes += len(frames)
-        self._stuck_since_ms, self._pauses = None, 0
+        if self._stuck_since_ms:
+            self._has_gone_on()
         self._source.suggested(answer.suggest_broker_id)
 
     def _moves_on(self, answer: PullAnswer, slot: _PullSlot) -> bool:
@@ -399,14 +414,25 @@ class _RangeReader:
     def _pause(self, error: Exception, *, at_once: bool = False) -> None:
         """Wait a while before the next try, or raise the error if there was no progress for too long."""
         now_ms = self._cluster.timer()
-        if self._stuck_since_ms is None:
-            self._stuck_since_ms = now_ms
-        elif now_ms - self._stuck_since_ms >= self._patience_ms:
+        awaits_broker = is_away(error) or isinstance(error, SlaveBehindError)
+        bound_ms = self._away_ms if awaits_broker else self._patience_ms
+        if awaits_broker not in self._stuck_since_ms:
+            self._stuck_since_ms[awaits_broker] = now_ms
+        elif now_ms - self._stuck_since_ms[awaits_broker] >= bound_ms:
             raise error
         self._attempt += 1
         if not at_once:
             self._pauses += 1
+            if self._pauses == _TOLD_AT:
+                _log.warning("%s: asked again for up to %.1f s: %s", self._shown(), bound_ms / 1000, error)
             self._sleep(_PAUSES.wait_s(self._pauses))
+
+    def _has_gone_on(self) -> None:
+        if self._pauses >= _TOLD_AT:
+            waited_ms = self._cluster.timer() - min(self._stuck_since_ms.values())
+            _log.warning("%s is read on after %.1f s", self._shown(), waited_ms / 1000)
+        self._stuck_since_ms.clear()
+        self._pauses = 0
 
     def _shown(self) -> str:
         queue = self._queue

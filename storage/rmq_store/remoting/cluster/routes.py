@@ -6,6 +6,9 @@ addresses of this table are ever dialled. Sources: TopicRouteData.java, QueueDat
 MQClientInstance.java (updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo,
 topicRouteData2TopicSubscribeInfo), RouteInfoManager.java (pickupTopicRouteData).
 
+A process that has asked hands what it knows to one that has not (`RouteTable.known`, `take_over`): tasks of Spark read
+and write while no name server answers.
+
 A proxy (`protocol.proxy_answers`) refuses the list of the clusters (106). There the brokers are those of the routes
 that were heard, and of the route of SELF_TEST_TOPIC.
 """
@@ -13,7 +16,9 @@ that were heard, and of the route of SELF_TEST_TOPIC.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
@@ -116,6 +121,17 @@ class TopicRoute:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class KnownRoutes:
+    """What a process knows of topics and brokers, for another process: plain data, which can be pickled.
+
+    `brokers` has also those of the routes.
+    """
+
+    routes: Mapping[str, TopicRoute]
+    brokers: Mapping[str, BrokerAddresses]
+
+
 class RegisteredProcess(NamedTuple):
     """A process of a broker, and the address that it has registered, mostly `ip:port`."""
 
@@ -158,6 +174,42 @@ class RouteTable:
         # Broker name -> the topic whose route was the last one to show it. A route knows acting masters; the list of
         # the clusters does not.
         self._shown_by: dict[str, str] = {}
+        # Broker name -> the addresses that were told last, by name servers or by another process.
+        self._last: dict[str, BrokerAddresses] = {}
+        # What another process has handed over, and the brokers of it that were not reached since.
+        self._handed: dict[str, TopicRoute] = {}
+        self._handed_brokers: dict[str, BrokerAddresses] = {}
+        self._unreached: set[str] = set()
+
+    def known(self, topics: Iterable[str] = (), brokers: Iterable[str] | None = None) -> KnownRoutes:
+        """The known ones of these routes and brokers (by default all), for `take_over` in another process. Nobody is
+        asked.
+        """
+        entries = {topic: self._topics.get(topic) for topic in topics}
+        routes = {topic: _plain(entry.route) for topic, entry in entries.items() if entry is not None and entry.route}
+        found = {name: one for route in routes.values() for name, one in route.brokers.items()}
+        names = list(self._last) if brokers is None else brokers
+        found |= {name: _plain_broker(self._last[name]) for name in names if name in self._last}
+        return KnownRoutes(routes, found)
+
+    def take_over(self, known: KnownRoutes) -> None:
+        """Go on from what another process knew a moment ago, as if the name servers had told it now. While they do not
+        tell another one, a route or an address of it stays. What was taken over before changes nothing: this process
+        may know more by now.
+        """
+        for name, broker in known.brokers.items():
+            if self._handed_brokers.get(name) != broker:
+                self._handed_brokers[name] = self._last[name] = broker
+                self._unreached.discard(name)
+        for topic, route in known.routes.items():
+            if self._handed.get(topic) != route:
+                self._handed[topic] = route
+                self._topics[topic] = _Entry(-math.inf, self._timer() + POLL_EVERY_MS, route)
+                self._shown_by.update(dict.fromkeys(route.brokers, topic))
+
+    def last_known(self, name: str) -> BrokerAddresses | None:
+        """The addresses of a broker that were told last, however long ago; None: none were. Nobody is asked."""
+        return self._last.get(name)
 
     def route(self, topic: str) -> TopicRoute | None:
         """The route, at most 30 s old unless no name server answers; None: no broker has the topic.
@@ -201,7 +253,11 @@ class RouteTable:
         now_ms = self._timer()
         self._topics[topic] = _Entry(now_ms, now_ms + POLL_EVERY_MS, route)
         self._shown_by.update(dict.fromkeys(route.brokers, topic))
+        self._note(route.brokers.values())
         return route
+
+    def _note(self, brokers: Iterable[BrokerAddresses]) -> None:
+        self._last.update({broker.name: broker for broker in brokers if broker.addresses})
 
     def _without_route(self, topic: str, refusals: Sequence[RemotingCommand]) -> TopicRoute | None:
         """A name server that has just begun refuses, or knows no topic (17). So a known route goes when all say so."""
@@ -212,8 +268,18 @@ class RouteTable:
             return self._kept(topic, entry, str(broker_error((others or refusals)[-1], "a name server")))
         if len(others) == len(refusals):
             raise broker_error(others[-1], "a name server")
+        if entry is not None and topic in self._handed and self._knows_none(self._handed[topic].brokers):
+            return self._kept(topic, entry, "the name servers do not know its brokers (yet)")
         self._topics.pop(topic, None)
         return None
+
+    def _knows_none(self, names: Iterable[str]) -> bool:
+        """Whether the name servers list none of these brokers, so that they cannot know their topics, either."""
+        try:
+            registered = self.registered(refresh=True)
+        except RemotingError:
+            registered = None
+        return registered is None or registered.isdisjoint(names)
 
     def _kept(self, topic: str, entry: _Entry, reason: str) -> TopicRoute | None:
         _log.warning("topic %s: the known route stays in use: %s", topic, reason)
@@ -226,6 +292,15 @@ class RouteTable:
         if found is None:
             raise MQBrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_listed(_LIST), "a name server")
         return found
+
+    def list_no_broker(self) -> bool:
+        """Whether no name server that answers lists a broker: they have just begun. One that gives no list, as a proxy,
+        has not, unless it refuses for that reason. RemotingError: none answers.
+        """
+        answers = self._name_servers.ask(ask_clusters(), self._timeout_ms, ())
+        listed = [ClusterInfo.decode(one.body) for one in answers if one.code == ResponseCode.SUCCESS]
+        others = [one for one in answers if one.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)]
+        return not others and not any(one.broker_addr_table for one in listed)
 
     def registered(self, *, refresh: bool = False) -> set[str] | None:
         """The names of all brokers that a name server lists; None: unknown, as a proxy does not list them, or the name
@@ -246,7 +321,9 @@ class RouteTable:
             RemotingError: no name server answers, and they are not known. MQBrokerError: all refuse otherwise.
         """
         known = self._clusters
-        if known is not None and not refresh and self._timer() < known[1]:
+        # A name server that has just begun lists none: it is asked again soon.
+        until_ms = 0.0 if known is None else known[1] if known[2].broker_addr_table else known[0] + AGAIN_AFTER_MS
+        if known is not None and not refresh and self._timer() < until_ms:
             return known[2]
         if known is not None and not self._name_servers.may_answer():
             return known[2]
@@ -262,8 +339,10 @@ class RouteTable:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
         now_ms = self._timer()
-        self._clusters = (now_ms, now_ms + POLL_EVERY_MS, ClusterInfo.decode(answer.body))
-        return self._clusters[2]
+        found = ClusterInfo.decode(answer.body)
+        self._clusters = (now_ms, now_ms + POLL_EVERY_MS, found)
+        self._note(map(_addresses, found.broker_addr_table.values()))
+        return found
 
     def brokers(self, *, refresh: bool = False) -> dict[str, BrokerAddresses]:
         """All brokers by name, at most 30 s old; at a proxy those that are known from routes. Raises as `route`."""
@@ -293,7 +372,21 @@ class RouteTable:
             _log.info("no list of brokers, and no route of all: those of other routes count: %s", error)
 
     def broker(self, name: str) -> BrokerAddresses | None:
-        """The addresses of a broker, at most 30 s old; None: no name server knows it (any more). Raises as `route`."""
+        """The addresses of a broker, at most 30 s old; None: no name server knows it (any more). Raises as `route`.
+
+        Addresses that were handed over are those until the broker is not reached. Then the name servers are asked; the
+        last ones that were told stay, and nothing is raised.
+        """
+        if name not in self._handed_brokers:
+            return self._told(name)
+        if name in self._unreached and self._name_servers.may_answer():
+            try:
+                self._told(name)
+            except (RemotingError, MQBrokerError) as error:
+                _log.info("broker %s: its known addresses stay in use: %s", name, error)
+        return self._last[name]
+
+    def _told(self, name: str) -> BrokerAddresses | None:
         topic = self._shown_by.get(name)
         if topic is not None:
             route = self.route(topic)
@@ -306,6 +399,8 @@ class RouteTable:
         """The addresses of a broker that did not answer: asked for again, unless that was done a moment ago. None also
         if the name servers tell nothing: the caller has an error of its own, which says more of its request.
         """
+        if name in self._handed_brokers:
+            self._unreached.add(name)
         oldest_ms = self._timer() - AGAIN_AFTER_MS
         topic = self._shown_by.get(name)
         entry = None if topic is None else self._topics.get(topic)
@@ -361,3 +456,13 @@ def _addresses(data: BrokerData) -> BrokerAddresses:
     return BrokerAddresses(
         data.broker_name, data.cluster or "", MappingProxyType(dict(data.broker_addrs)), bool(data.enable_acting_master)
     )
+
+
+def _plain(route: TopicRoute) -> TopicRoute:
+    brokers = {name: _plain_broker(one) for name, one in route.brokers.items()}
+    return replace(route, brokers=brokers, queues=dict(route.queues))
+
+
+def _plain_broker(broker: BrokerAddresses) -> BrokerAddresses:
+    """The same with a mapping that can be pickled."""
+    return replace(broker, addresses=dict(broker.addresses))

@@ -69,12 +69,13 @@ class FakeProcess:
     end: int | None = None
     version: int = 500
     suggest: int = 0
+    port: int = 10911
     asked: list[RemotingCommand] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
     @property
     def address(self) -> str:
-        return f"{self.broker.name}-{self.broker_id}:10911"
+        return f"{self.broker.name}-{self.broker_id}:{self.port}"
 
 
 @dataclass

@@ -482,3 +482,142 @@ def test_one_pull_says_what_it_found_and_the_range(reading: Reading) -> None:
     with pytest.raises(MQBrokerError) as raised:
         pull(reading.cluster, MessageQueue("Orders", "broker-a", 7), 0)
     assert raised.value.response_code == 17
+
+
+# -- brokers that stay away for a while --------------------------------------------------------------------------------
+
+
+class Waiting:
+    """A read that waits 180 s for a broker that is away; `at_ms` of the timer something happens, once."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.happens: list[tuple[float, Callable[[], object]]] = []
+        self.slept_ms: list[float] = []
+
+    def at(self, after_ms: float, happens: Callable[[], object]) -> None:
+        self.happens.append((self.reading.timer.now_ms + after_ms, happens))
+
+    def sleep(self, duration_s: float) -> None:
+        self.slept_ms.append(duration_s * 1000)
+        self.reading.timer.sleep(duration_s)
+        due = [one for one in self.happens if one[0] <= self.reading.timer.now_ms]
+        self.happens = [one for one in self.happens if one not in due]
+        for _, happens in due:
+            happens()
+
+    def offsets(self, end: int = 1000) -> list[int]:
+        blocks = pulling.walk_range(self.reading.cluster, QUEUE, 0, end, away_ms=180_000, sleep=self.sleep)
+        return [offset for block in blocks for offset in offsets_of(block.data)]
+
+
+@pytest.fixture
+def waiting(reading: Reading) -> Waiting:
+    del reading.broker.processes[1]
+    return Waiting(reading)
+
+
+def back(process: Any) -> Callable[[], None]:
+    def come_back() -> None:
+        process.down = process.silent = False
+        process.broker.refused.clear()
+
+    return come_back
+
+
+@pytest.mark.parametrize("kind", ["down", "silent", 2, 14, 215, 1500])
+def test_a_broker_that_is_back_within_the_bound_is_read_whole(waiting: Waiting, kind: str | int) -> None:
+    process = waiting.reading.broker.processes[0]
+    if isinstance(kind, int):
+        waiting.reading.broker.refused[11] = kind, "not now"
+    else:
+        setattr(process, kind, True)
+    waiting.at(170_000, back(process))
+    assert waiting.offsets() == list(range(1000))
+    assert max(waiting.slept_ms) <= 2_500
+    assert len(waiting.reading.pulls()) < 2_000, "it is asked every 2 s, not all the time"
+
+
+@pytest.mark.parametrize("kind", ["down", "silent", 2, 14, 215, 1500])
+def test_a_broker_that_stays_away_ends_the_read_after_the_bound_of_all_lanes(waiting: Waiting, kind: str | int) -> None:
+    if isinstance(kind, int):
+        waiting.reading.broker.refused[11] = kind, "not now"
+    else:
+        setattr(waiting.reading.broker.processes[0], kind, True)
+    with pytest.raises((RemotingError, MQBrokerError)) as raised:
+        waiting.offsets()
+    assert raised.value.retryable
+    assert 180_000 <= sum(waiting.slept_ms) < 185_000
+
+
+def test_each_absence_has_its_own_bound(waiting: Waiting) -> None:
+    process = waiting.reading.broker.processes[0]
+    waiting.reading.broker.pull_bytes = 1_000
+    process.down = True
+    blocks = pulling.walk_range(
+        waiting.reading.cluster, QUEUE, 0, 1000, lanes=1, away_ms=180_000, sleep=waiting.sleep
+    )
+    waiting.at(100_000, back(process))
+    process.answers += [RemotingTimeoutError("no answer")] * 3
+    assert sum(len(offsets_of(block.data)) for block in blocks) == 1000
+    process.down = True
+    waiting.at(170_000, back(process))
+    assert waiting.offsets() == list(range(1000))
+
+
+@pytest.mark.parametrize("where", ["another address", "forgotten, then another address"])
+def test_a_broker_that_moves_is_found(waiting: Waiting, where: str) -> None:
+    broker, net = waiting.reading.broker, waiting.reading.net
+    waiting.reading.cluster.route("Orders")
+    process = broker.processes[0]
+    process.down = True
+
+    def move() -> None:
+        process.port, process.down = 10921, False
+        net.brokers["broker-a"] = broker
+
+    if where.startswith("forgotten"):
+        del net.brokers["broker-a"]
+    waiting.at(60_000, move)
+    assert waiting.offsets() == list(range(1000))
+    assert sum(waiting.slept_ms) < 65_000
+
+
+@pytest.mark.parametrize("answer", ["not ready", "empty"])
+def test_name_servers_that_have_just_begun_are_waited_for(net: FakeNet, timer: Timer, answer: str) -> None:
+    waiting = Waiting(Reading(net, timer, slaves=0))
+    name_server = net.name_servers["ns:9876"]
+
+    def refuse(command: RemotingCommand) -> RemotingCommand:
+        if answer == "not ready":
+            return response_to(command, 1, "name server not ready")
+        return response_to(command, 0, body=b'{"brokerAddrTable":{},"clusterAddrTable":{}}')
+
+    name_server.answers += [refuse] * 100_000
+    waiting.at(60_000, name_server.answers.clear)
+    assert waiting.offsets() == list(range(1000))
+
+
+@pytest.mark.parametrize("fault", ["hole", "no rights", "lost"])
+def test_what_is_no_absence_is_not_waited_for_that_long(waiting: Waiting, fault: str) -> None:
+    broker = waiting.reading.broker
+    if fault == "hole":
+        del broker.queues["Orders", 0].frames[500]
+    elif fault == "no rights":
+        broker.refused[11] = 16, "no"
+    else:
+        broker.queues["Orders", 0].min_offset = 60
+    with pytest.raises((QueueHoleError, MQBrokerError, OffsetOutOfRangeError)):
+        waiting.offsets()
+    assert sum(waiting.slept_ms) < 35_000
+
+
+def test_a_long_wait_is_told_once_and_its_end_too(waiting: Waiting, caplog: pytest.LogCaptureFixture) -> None:
+    process = waiting.reading.broker.processes[0]
+    process.down = True
+    waiting.at(60_000, back(process))
+    waiting.offsets()
+    told = [one.getMessage() for one in caplog.records if one.name == pulling.__name__]
+    assert len(told) == 2, told
+    assert "queue 0 of topic Orders at broker broker-a" in told[0] and "up to 180.0 s" in told[0]
+    assert "is read on after 6" in told[1]

@@ -16,8 +16,9 @@ from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.broker.monitoring.dead_letter_rows import Wanted, chosen_rows, columns_to_read
 from rmq_store.cli.target.answers import Answers
 from rmq_store.cli.target.cluster.progress import known_groups
-from rmq_store.cli.target.cluster.queues import topic_ends
+from rmq_store.cli.target.cluster.queues import queues_away, topic_ends
 from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.cli.target.rows import Total, together, unknown_at
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.errors import OffsetOutOfRangeError, UsageError, did_you_mean
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
@@ -55,6 +56,7 @@ class ClusterLetterRows:
         if cluster.route(self.topic) is None:
             self._require_group()
         self._ranges: dict[MessageQueue, QueueRange] = dict(sorted(topic_ends(cluster, answers, [self.topic]).items()))
+        self._unknown = queues_away(cluster, answers, [self.topic], self._ranges)
         answers.require_any()
         self._letters = ClusterDeadLetters(cluster, pull_group=target.pull_group)
         self._moved: dict[str, Mapping[int, OffsetRanges] | None] = {}
@@ -69,12 +71,15 @@ class ClusterLetterRows:
         dead = [name.removeprefix(prefix) for name in self._cluster.topics() if name.startswith(prefix)]
         raise UsageError(f"group {self.group!r} has no dead letters{did_you_mean(self.group, dead)}")
 
-    def count(self) -> int:
-        """The number of dead letters, without the filter."""
-        return sum(one.max_offset - one.min_offset for one in self._ranges.values())
+    def total(self) -> Total:
+        """See `DeadLetters`."""
+        present = [Total(one.max_offset - one.min_offset) for one in self._ranges.values()]
+        return together([*present, *(unknown_at(queue.broker_name) for queue in self._unknown)])
 
     def redriven_count(self) -> int | None:
         """The number of present dead letters that were redriven; None: a broker does not tell its records."""
+        if self._unknown:
+            return None
         found = 0
         for queue, limits in self._ranges.items():
             ranges = self._redriven(queue)

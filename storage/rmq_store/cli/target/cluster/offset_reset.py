@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class ClusterOffsetReset:
 
     def apply(self) -> tuple[list[ChangeRow], list[PlaceRow]]:
         """Set the planned offsets. The second list: queues that keep the offset of another reset, in `committed`."""
-        moving = {_queue(one.place): one for one in self._changes if one.then != one.place.committed}
+        moving = {queue_of(one.place): one for one in self._changes if one.then != one.place.committed}
         stands = update_consumer_offsets(self._cluster, self._group, {one: to.then for one, to in moving.items()})
         kept = [
             change.place._replace(committed=stands[queue])
@@ -82,11 +82,11 @@ class ClusterOffsetReset:
 
     def _chosen_places(self, answers: Answers) -> list[tuple[PlaceRow, int]]:
         """The queues, each with the offset that is wanted."""
-        found = places(self._cluster, answers, self._group, self._topics)
+        found = places(self._cluster, answers, *topics_of(self._cluster, answers, self._group, self._topics))
         if self._queue is not None:
             wanted = {one for topic in {place.topic for place in found}
                       for one in named_queues(require_topic(self._cluster, topic), self._queue)}  # fmt: skip
-            found = [place for place in found if _queue(place) in wanted]
+            found = [place for place in found if queue_of(place) in wanted]
         goal = self._goal_of_place()
         return [(place, goal(place)) for place in found]
 
@@ -102,13 +102,14 @@ class ClusterOffsetReset:
             topics = {one.topic for one in wanted}
             known = {one: set(named_queues(require_topic(self._cluster, one), self._queue)) for one in topics}
             wanted = {one: offset for one, offset in wanted.items() if one in known[one.topic]}
-        found = places(self._cluster, answers, self._group, sorted({one.topic for one in wanted}))
-        return [(place, wanted[_queue(place)]) for place in found if _queue(place) in wanted]
+        topics = sorted({one.topic for one in wanted})
+        found = places(self._cluster, answers, *topics_of(self._cluster, answers, self._group, topics))
+        return [(place, wanted[queue_of(place)]) for place in found if queue_of(place) in wanted]
 
     def _goal_of_place(self) -> Callable[[PlaceRow], int]:
         if self._goal == "to_time":
             timestamp_ms = parse_time(self._value, time.time_ns() // 1_000_000)
-            return lambda place: search_offset(self._cluster, _queue(place), timestamp_ms)
+            return lambda place: search_offset(self._cluster, queue_of(place), timestamp_ms)
         goals: dict[str, Callable[[PlaceRow], int]] = {
             "to_earliest": lambda place: place.min_offset,
             "to_latest": lambda place: place.max_offset,
@@ -119,10 +120,10 @@ class ClusterOffsetReset:
         return goals[self._goal]
 
 
-def places(cluster: Cluster, answers: Answers, group: str, named: Sequence[str]) -> list[PlaceRow]:
-    """The queues of the named topics; without names, those of all topics on which the group has offsets, except retry
-    topics.
-    """
+def topics_of(
+    cluster: Cluster, answers: Answers, group: str, named: Sequence[str]
+) -> tuple[Sequence[str], dict[MessageQueue, int | None]]:
+    """The named topics; without names, all on which the group has offsets, except retry topics. And its offsets."""
     require_groups(cluster, answers, [group])
     for topic in named:
         require_topic(cluster, topic)
@@ -132,11 +133,23 @@ def places(cluster: Cluster, answers: Answers, group: str, named: Sequence[str])
     if not topics:
         answers.require_any()
         raise UsageError(f"group {group!r} has no offsets on any topic: name one with -t")
+    return topics, committed
+
+
+def places(
+    cluster: Cluster, answers: Answers, topics: Sequence[str], committed: Mapping[MessageQueue, int | None]
+) -> list[PlaceRow]:
+    """The queues of topics at the brokers that have answered all questions, each with its offset among those that are
+    `committed`.
+    """
     ends = topic_ends(cluster, answers, topics)
     return [
-        PlaceRow(one.topic, one.broker_name, one.queue_id, *ends[one], committed.get(one)) for one in sorted(ends)
+        PlaceRow(one.topic, one.broker_name, one.queue_id, *ends[one], committed.get(one))
+        for one in sorted(ends)
+        if one.broker_name not in answers.missing
     ]
 
 
-def _queue(place: PlaceRow) -> MessageQueue:
+def queue_of(place: PlaceRow) -> MessageQueue:
+    """The queue of a row."""
     return MessageQueue(place.topic, str(place.broker_name), place.queue_id)

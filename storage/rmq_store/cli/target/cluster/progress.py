@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from rmq_store.cli.target.answers import Answers
-from rmq_store.cli.target.cluster.queues import topic_ends
+from rmq_store.cli.target.cluster.queues import SeenQueues, queues_away, topic_ends
 from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.cli.target.rows import Total, together, unknown_at
 from rmq_store.errors import UsageError, did_you_mean
-from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group
+from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group, retry_topic
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
@@ -49,21 +50,39 @@ class QueueProgress:
 
 
 class GroupProgress(NamedTuple):
-    """A group and its queues, by topic, broker and number. `dead_letters`: the range of each queue of %DLQ%group."""
+    """A group and its queues, by topic, broker and number. `dead_letters`: the range of each queue of %DLQ%group.
+
+    `away`: queues of its topics at brokers that have not answered, so that nothing is known of the group there;
+    `dead_away`: those of %DLQ%group.
+    """
 
     group: str
     queues: tuple[QueueProgress, ...]
     dead_letters: Mapping[MessageQueue, QueueRange] = MappingProxyType({})
+    away: tuple[MessageQueue, ...] = ()
+    dead_away: tuple[MessageQueue, ...] = ()
 
     @property
-    def dead(self) -> int:
+    def dead(self) -> Total:
         """Messages in %DLQ%group."""
-        return sum(limits.max_offset - limits.min_offset for limits in self.dead_letters.values())
+        present = [Total(limits.max_offset - limits.min_offset) for limits in self.dead_letters.values()]
+        return together([*present, *(unknown_at(queue.broker_name) for queue in self.dead_away)])
 
     @property
-    def retries(self) -> int:
+    def lag(self) -> Total:
+        """The sum of its queues."""
+        return self._lag("")
+
+    @property
+    def retries(self) -> Total:
         """The part of the lag in %RETRY% topics."""
-        return sum(one.lag for one in self.queues if one.queue.topic.startswith(RETRY_PREFIX))
+        return self._lag(RETRY_PREFIX)
+
+    def _lag(self, prefix: str) -> Total:
+        known = [Total(one.lag) for one in self.queues if one.queue.topic.startswith(prefix)]
+        return together(
+            [*known, *(unknown_at(queue.broker_name) for queue in self.away if queue.topic.startswith(prefix))]
+        )
 
 
 def known_groups(cluster: Cluster, answers: Answers) -> set[str]:
@@ -92,9 +111,17 @@ def require_groups(cluster: Cluster, answers: Answers, wanted: Sequence[str]) ->
 
 
 def progress_of(
-    cluster: Cluster, answers: Answers, groups: Collection[str], *, with_dead: bool = False
+    cluster: Cluster,
+    answers: Answers,
+    groups: Collection[str],
+    *,
+    with_dead: bool = False,
+    seen: SeenQueues | None = None,
 ) -> Iterator[GroupProgress]:
-    """The progress of groups, by name (208); a group that never committed an offset has no queues."""
+    """The progress of groups, by name (208); a group that never committed an offset has no queues. `seen`: the queues
+    of earlier polls.
+    """
+    seen = SeenQueues() if seen is None else seen
     wanted = sorted(groups)
     for first in range(0, len(wanted), _GROUPS_AT_ONCE):
         part = wanted[first : first + _GROUPS_AT_ONCE]
@@ -109,7 +136,18 @@ def progress_of(
         for group in part:
             of_group = tuple(sorted(_without_zeros(cluster, group, queues[group]), key=lambda one: one.queue))
             letters = {queue: ends for queue, ends in dead.items() if queue.topic == dlq_topic(group)}
-            yield GroupProgress(group, of_group, letters)
+            known = {one.queue for one in of_group}
+            topics = {retry_topic(group), *(queue.topic for queue in known)}
+            away = seen.with_earlier(group, known, queues_away(cluster, answers, topics, known), answers)
+            dead_topics = [dlq_topic(group)] if with_dead else []
+            dead_away = queues_away(cluster, answers, dead_topics, letters)
+            yield GroupProgress(
+                group,
+                of_group,
+                letters,
+                away,
+                seen.with_earlier(dlq_topic(group), letters, dead_away, answers) if with_dead else (),
+            )
 
 
 def _without_zeros(cluster: Cluster, group: str, queues: Sequence[QueueProgress]) -> list[QueueProgress]:

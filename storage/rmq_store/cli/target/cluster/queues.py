@@ -79,6 +79,40 @@ def topic_ends(cluster: Cluster, answers: Answers, topics: Collection[str]) -> d
     return found
 
 
+def queues_away(
+    cluster: Cluster, answers: Answers, topics: Collection[str], known: Collection[MessageQueue]
+) -> list[MessageQueue]:
+    """The queues of topics, as their routes have them, at brokers that have not answered; without those that are known,
+    perhaps by another question.
+    """
+    if not answers.missing:
+        return []
+    routes = [route for route in map(cluster.route, sorted(topics)) if route is not None]
+    queues = (queue for route in routes for queue in route.read_queues() if queue.broker_name in answers.missing)
+    return [queue for queue in queues if queue not in known]
+
+
+class SeenQueues:
+    """Queues of groups or topics by name, of earlier polls too: a broker that stops is mostly gone from the routes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, set[MessageQueue]] = {}
+
+    @property
+    def names(self) -> Collection[str]:
+        """Those of which queues are known."""
+        return self._seen.keys()
+
+    def with_earlier(
+        self, name: str, known: Collection[MessageQueue], away: Collection[MessageQueue], answers: Answers
+    ) -> tuple[MessageQueue, ...]:
+        """The queues that are `away`, and those of earlier polls at brokers that have not answered. All are kept."""
+        seen = self._seen.setdefault(name, set())
+        found = {*away, *(queue for queue in seen if queue.broker_name in answers.missing)}
+        seen.update(known, found)
+        return tuple(sorted(found.difference(known)))
+
+
 def _open_ranges(cluster: Cluster, answers: Answers, ends: BrokerEnds) -> dict[MessageQueue, QueueRange]:
     topic, broker_name, read_queue_nums = ends.asked
     queues = [MessageQueue(topic, broker_name, queue_id) for queue_id in range(read_queue_nums)]

@@ -19,8 +19,14 @@ from rmq_store.cli.target.rows import (
     GroupRow,
     PlaceRow,
     QueueRow,
+    TopicActivity,
     TopicRow,
+    Total,
+    away_json,
+    queue_row,
+    together,
     topic_activity,
+    unknown_at,
 )
 from rmq_store.format.text.names import DLQ_PREFIX, retry_topic, validate_group
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, SlaveBehindError
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from rmq_store.cli.target.cluster.follow import ClusterFollower
     from rmq_store.cli.target.cluster.letter_rows import ClusterLetterRows
     from rmq_store.cli.target.cluster.offset_reset import ClusterOffsetReset
-    from rmq_store.cli.target.cluster.progress import GroupProgress
+    from rmq_store.cli.target.cluster.progress import GroupProgress, QueueProgress
     from rmq_store.cli.target.cluster_target import ClusterTarget
     from rmq_store.cli.target.lag_lines import LagGauge
     from rmq_store.cli.target.view import QueueName, Tell
@@ -53,6 +59,8 @@ class ClusterView:
     poll_s: Final = 0.5
 
     def __init__(self, cluster: Cluster, target: ClusterTarget, tell: Tell) -> None:
+        from rmq_store.cli.target.cluster.queues import SeenQueues
+
         self.failures = Answers(cluster)
         self._cluster = cluster
         self._target = target
@@ -60,6 +68,9 @@ class ClusterView:
         # Of the polls before: the brokers that answered in one of them, and those that did not in the last one.
         self._polled: set[str] = set()
         self._silent: set[str] = set()
+        # And the queues of groups and of topics in all of them.
+        self._seen = SeenQueues()
+        self._seen_of_topics = SeenQueues()
 
     def now_ms(self) -> int:
         """By the clock of this host."""
@@ -116,24 +127,18 @@ class ClusterView:
         letters = ClusterDeadLetters(self._cluster, pull_group=self._target.pull_group)
         return [
             GroupRow(
-                one.group,
-                sum(queue.lag for queue in one.queues),
-                one.retries,
-                None,
-                one.dead,
-                self._dead_left(letters, one),
-                tuple(
-                    GroupQueueRow(it.queue.topic, it.queue.broker_name, it.queue.queue_id, it.committed, it.end, it.lag)
-                    for it in one.queues
-                ),
+                one.group, one.lag, one.retries, None, one.dead, self._dead_left(letters, one),
+                tuple(sorted([*map(_group_queue, one.queues), *map(_unknown_queue, one.away)], key=_place)),
             )
             for one in progress_of(self._cluster, self.failures, names or known, with_dead=True)
-            if one.queues or names or show_all
-        ]
+            if one.queues or one.away or names or show_all
+        ]  # fmt: skip
 
     def _dead_left(self, letters: ClusterDeadLetters, group: GroupProgress) -> int | None:
-        """The dead letters that nobody has redriven. None: a broker does not tell its records."""
-        left = group.dead
+        """The dead letters that nobody has redriven. None: a broker does not tell them, or its records."""
+        left = group.dead.exact
+        if left is None:
+            return None
         ranges = {
             queue: limits for queue, limits in group.dead_letters.items() if limits.max_offset > limits.min_offset
         }
@@ -171,19 +176,26 @@ class ClusterView:
         from rmq_store.cli.target.cluster.queues import shown
 
         known = require_groups(self._cluster, self.failures, names)
+        self.failures.miss_those_that_left(self._polled)
         now_ms = self.now_ms()
         found: list[LagLine] = []
-        for group in progress_of(self._cluster, self.failures, sorted(set(names)) or known):
-            lines = [
-                LagLine(group.group, one.queue.topic, shown(one.queue), one.committed, one.end, one.lag, one.lag_ms)
+        for group in progress_of(self._cluster, self.failures, sorted(set(names)) or known, seen=self._seen):
+            lines = {
+                one.queue: LagLine(
+                    group.group, one.queue.topic, shown(one.queue),
+                    Total(one.committed), Total(one.end), Total(one.lag), Total(one.lag_ms),
+                )
                 for one in with_ages(self._cluster, self._target, group.queues, now_ms)
-            ]
-            found += lines_of(lines, per_queue=per_queue)
+            }  # fmt: skip
+            for queue in group.away:
+                numbers = [unknown_at(queue.broker_name)] * 4
+                lines[queue] = LagLine(group.group, queue.topic, shown(queue), *numbers)
+            found += lines_of([line for _, line in sorted(lines.items())], per_queue=per_queue)
         return gauge.with_rates(found, now_ms)
 
     def activity(self, limit: int) -> Activity:
         """See `View`."""
-        from rmq_store.cli.target.cluster.progress import known_groups, progress_of, with_ages
+        from rmq_store.cli.target.cluster.progress import known_groups, progress_of
         from rmq_store.cli.target.cluster.queues import by_topic, topic_ends
         from rmq_store.format.text.names import LMQ_PREFIX, is_system_topic
 
@@ -193,37 +205,47 @@ class ClusterView:
         answers.require_any()
         now_ms = self.now_ms()
         known = known_groups(cluster, answers)
-        groups = [one for one in progress_of(cluster, answers, known, with_dead=True) if one.queues]
-        groups.sort(key=lambda one: (-sum(queue.lag for queue in one.queues), one.group))
+        answers.miss_those_that_left(self._polled)
+        found = progress_of(cluster, answers, known, with_dead=True, seen=self._seen)
+        groups = [one for one in found if one.queues or one.away]
+        groups.sort(key=lambda one: (-(one.lag.known or 0), one.group))
+        topics = (
+            self._topic_activity(name, ranges.get(name, {})) for name in sorted({*names, *self._seen_of_topics.names})
+        )
         return Activity(
             now_ms,
-            {"cluster": cluster.name, "brokers": len(cluster.broker_names())},
-            tuple(topic_activity(name, of_topic.values()) for name, of_topic in ranges.items()),
-            {one.group: sum(queue.committed or 0 for queue in one.queues) for one in groups},
-            tuple(
-                GroupActivity(
-                    one.group,
-                    sum(queue.lag for queue in one.queues),
-                    max(
-                        (q.lag_ms for q in with_ages(cluster, self._target, one.queues, now_ms) if q.lag_ms),
-                        default=None,
-                    ),
-                    one.retries,
-                    one.dead,
-                )
-                for one in groups[:limit]
-            ),
+            {"cluster": cluster.name, "brokers": len(cluster.broker_names()), **away_json(sorted(answers.missing))},
+            tuple(one for one in topics if one.queue_count),
+            {one.group: sum(queue.committed or 0 for queue in one.queues) for one in groups if not one.away},
+            tuple(self._group_activity(one, now_ms) for one in groups[:limit]),
         )
+
+    def _topic_activity(self, topic: str, ranges: Mapping[MessageQueue, QueueRange]) -> TopicActivity:
+        from rmq_store.cli.target.cluster.queues import queues_away
+
+        away = queues_away(self._cluster, self.failures, [topic], ranges)
+        unknown = self._seen_of_topics.with_earlier(topic, ranges, away, self.failures)
+        return topic_activity(topic, ranges.values(), unknown)
+
+    def _group_activity(self, group: GroupProgress, now_ms: int) -> GroupActivity:
+        from rmq_store.cli.target.cluster.progress import with_ages
+
+        queues = with_ages(self._cluster, self._target, group.queues, now_ms)
+        age_ms = max((queue.lag_ms for queue in queues if queue.lag_ms), default=None)
+        return GroupActivity(group.group, group.lag, Total(age_ms, group.lag.away), group.retries, group.dead)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
-    def places(self, group: str, topics: Sequence[str]) -> list[PlaceRow]:
+    def places(self, group: str, topics: Sequence[str]) -> list[PlaceRow | MessageQueue]:
         """See `View`."""
-        from rmq_store.cli.target.cluster.offset_reset import places
+        from rmq_store.cli.target.cluster.offset_reset import places, queue_of, topics_of
+        from rmq_store.cli.target.cluster.queues import queues_away
 
-        found = places(self._cluster, self.failures, group, topics)
+        wanted, committed = topics_of(self._cluster, self.failures, group, topics)
+        known = {queue_of(one): one for one in places(self._cluster, self.failures, wanted, committed)}
         self.failures.require_any()
-        return found
+        away = queues_away(self._cluster, self.failures, wanted, known)
+        return [known.get(queue, queue) for queue in sorted([*known, *away])]
 
     def committed(self, group: str) -> list[tuple[str, str | None, int, int]]:
         """See `View`."""
@@ -324,11 +346,30 @@ class ClusterView:
             follower.failures.require_any()
 
 
+def _group_queue(one: QueueProgress) -> GroupQueueRow:
+    numbers = Total(one.committed), Total(one.end), Total(one.lag)
+    return GroupQueueRow(one.queue.topic, one.queue.broker_name, one.queue.queue_id, *numbers)
+
+
+def _unknown_queue(queue: MessageQueue) -> GroupQueueRow:
+    numbers = [unknown_at(queue.broker_name)] * 3
+    return GroupQueueRow(queue.topic, queue.broker_name, queue.queue_id, *numbers)
+
+
+def _place(row: GroupQueueRow) -> tuple[str, str, int]:
+    return row.topic, str(row.broker_name), row.queue_id
+
+
 def _topic(route: TopicRoute, ends: Mapping[MessageQueue, QueueRange], kind: Kind | None) -> TopicRow:
     from rmq_store.kinds.table import STATIC_TOPICS
 
     kind = STATIC_TOPICS if route.is_static else kind
-    queues = [QueueRow(one.broker_name, one.queue_id, *ends[one]) for one in route.read_queues() if one in ends]
+    queues = [
+        queue_row(one.broker_name, one.queue_id, ends[one])
+        if one in ends
+        else QueueRow(one.broker_name, one.queue_id, *[unknown_at(one.broker_name)] * 3)
+        for one in route.read_queues()
+    ]
     perm = 7
     for config in route.queues.values():
         perm &= config.perm
@@ -337,7 +378,7 @@ def _topic(route: TopicRoute, ends: Mapping[MessageQueue, QueueRange], kind: Kin
         sum(config.read_queue_nums for config in route.queues.values()),
         sum(config.write_queue_nums for config in route.queues.values()),
         perm_text(perm),
-        sum(one.max_offset - one.min_offset for one in queues) if kind is None else None,
+        together(one.messages for one in queues) if kind is None else None,
         tuple(queues) if kind is None else (),
         kind=None if kind is None else kind.name,
     )

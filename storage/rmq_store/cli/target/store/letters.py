@@ -13,6 +13,7 @@ from rmq_store.broker.dlq.archive_files import ArchiveFiles
 from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 from rmq_store.cli.target.failure_report import FailureReport
 from rmq_store.cli.target.redrive_calls import CALL_ROWS, Totals, in_calls
+from rmq_store.cli.target.rows import Total
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 class StoreLetters(DeadLetterRows):
     """See `DeadLetters`."""
+
+    def total(self) -> Total:
+        """See `DeadLetters`."""
+        return Total(self.count())
 
     def archived_count(self) -> int | None:
         """The number of dead letters in the archive of retention; None if there is no archive."""

@@ -18,8 +18,10 @@ from rmq_store.cli.target.rows import (
     GroupQueueRow,
     GroupRow,
     PlaceRow,
-    QueueRow,
     TopicRow,
+    Total,
+    queue_row,
+    together,
     topic_activity,
 )
 from rmq_store.errors import CorruptionError
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from rmq_store.cli.target.store.letters import StoreLetters
     from rmq_store.cli.target.store.offset_reset import StoreOffsetReset
     from rmq_store.cli.target.view import QueueName, Tell
+    from rmq_store.protocol.messages import MessageQueue
 
 
 class StoreView:
@@ -69,14 +72,15 @@ class StoreView:
         ]
 
     def _topic(self, name: str, config: TopicConfig, *, in_table: bool) -> TopicRow:
-        ranges = sorted(self._store.queue_ranges(name).items()) if config.is_read_here else []
+        ranges = self._store.queue_ranges(name) if config.is_read_here else {}
+        queues = [queue_row(None, queue_id, one) for queue_id, one in sorted(ranges.items())]
         return TopicRow(
             name,
             config.read_queue_nums,
             config.write_queue_nums,
             perm_text(config.perm),
-            sum(one.max_offset - one.min_offset for _, one in ranges) if config.is_read_here else None,
-            tuple(QueueRow(None, queue_id, *one) for queue_id, one in ranges),
+            together(one.messages for one in queues) if config.is_read_here else None,
+            tuple(queues),
             in_table,
             None if config.kind is None else config.kind.name,
         )
@@ -115,13 +119,16 @@ class StoreView:
         return [
             GroupRow(
                 name,
-                lag.diff_total,
-                lag.retry_diff,
+                Total(lag.diff_total),
+                Total(lag.retry_diff),
                 waiting.get(retry_topic(name), 0),
-                lag.dead,
+                Total(lag.dead),
                 self._dead_left(lag),
                 tuple(
-                    GroupQueueRow(one.topic, None, one.queue_id, one.consumer_offset, one.broker_offset, one.diff)
+                    GroupQueueRow(
+                        one.topic, None, one.queue_id,
+                        Total(one.consumer_offset), Total(one.broker_offset), Total(one.diff),
+                    )
                     for one in lag.queues
                 ),
                 tuple(FilterRow(it.topic, it.expression_type, it.expression) for it in filters if it.group == name),
@@ -181,7 +188,10 @@ class StoreView:
         """The retry topic of a group that has not committed an offset on it."""
         ranges = self._store.queue_ranges(topic) if self._store.find_topic(topic) else {}
         lag, group = sum(one.max_offset for one in ranges.values()), topic.removeprefix(RETRY_PREFIX)
-        return LagLine(group, topic, f"all {len(ranges)}", None, lag, lag, None, eta_ms=eta_ms(lag, None))
+        none, all_of_it = Total(None), Total(lag)
+        return LagLine(
+            group, topic, f"all {len(ranges)}", none, all_of_it, all_of_it, none, eta_ms=eta_ms(lag, None)
+        )
 
     def activity(self, limit: int) -> Activity:
         """See `View`."""
@@ -214,10 +224,10 @@ class StoreView:
             tuple(
                 GroupActivity(
                     lag.group,
-                    lag.diff_total,
-                    max((q.lag_ms for q in lag.queues if q.diff and q.lag_ms is not None), default=None),
-                    lag.retry_diff,
-                    lag.dead,
+                    Total(lag.diff_total),
+                    Total(max((q.lag_ms for q in lag.queues if q.diff and q.lag_ms is not None), default=None)),
+                    Total(lag.retry_diff),
+                    Total(lag.dead),
                 )
                 for lag in lags[:limit]
             ),
@@ -225,11 +235,11 @@ class StoreView:
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
-    def places(self, group: str, topics: Sequence[str]) -> list[PlaceRow]:
+    def places(self, group: str, topics: Sequence[str]) -> list[PlaceRow | MessageQueue]:
         """See `View`."""
         from rmq_store.cli.target.store.offset_reset import places
 
-        return places(self._store, group, topics)
+        return [*places(self._store, group, topics)]
 
     def committed(self, group: str) -> list[tuple[str, str | None, int, int]]:
         """See `View`."""
@@ -313,7 +323,7 @@ class StoreView:
 
 def _lag_lines(group: GroupLag) -> list[LagLine]:
     return [
-        LagLine(group.group, queue.topic, queue.queue_id, queue.consumer_offset, queue.broker_offset, queue.diff,
-                queue.lag_ms if queue.diff else None)
+        LagLine(group.group, queue.topic, queue.queue_id, Total(queue.consumer_offset), Total(queue.broker_offset),
+                Total(queue.diff), Total(queue.lag_ms if queue.diff else None))
         for queue in group.queues
     ]  # fmt: skip
