@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark_rmq.access.cluster_pool import give_back, take
 from pyspark_rmq.access.spark_worker import spare_modules
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark_rmq.access.cluster_reader import ClusterReader
 
 _log = logging.getLogger(__name__)
-
-_PAUSE_S: Final = 0.2
 
 
 class SameCluster:
@@ -96,20 +94,18 @@ class ClusterLocation:
         return lambda: time.time_ns() // 1_000_000
 
     def retry_max_times(self, group: str) -> int:
-        """As `StoreLocation.retry_max_times`, of a broker that answers first and tells it; 16 if none does. Each broker
-        has a setting of its own. Nobody waits for a broker that is away while another one tells it.
+        """As `StoreLocation.retry_max_times`, of the first broker that tells it; 16 if none does. Each broker has a
+        setting of its own.
 
         Raises:
-            RemotingError, MQBrokerError: a broker is away for as long as the options allow, and no other tells it.
-            MQBrokerError: a broker refuses.
+            RemotingError: a broker does not answer, and no other tells it. MQBrokerError: a broker refuses, or is busy,
+                and no other tells it.
         """
         from rmq_store import SubscriptionGroup
         from rmq_store.cluster import first_group_config
 
         with self.open_to_read() as reader:
-            cluster = reader.cluster
-            until_ms = cluster.timer() + self.options.broker_away_timeout_ms
-            config = first_group_config(cluster, group, until_ms, pause_s=_PAUSE_S)
+            config = first_group_config(reader.cluster, group)
         return (SubscriptionGroup(group) if config is None else config).retry_max_times
 
     def retry_ladder_ms(self) -> tuple[int, ...]:

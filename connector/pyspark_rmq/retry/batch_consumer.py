@@ -19,6 +19,7 @@ too. Messages that are sent back already are left out then.
 from __future__ import annotations
 
 import logging
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,8 +35,11 @@ from pyspark_rmq.retry.failure_reason import NO_RESULT
 from pyspark_rmq.retry.flood_breaker import FloodWatch
 from pyspark_rmq.retry.handler_runner import DLQ, REASON_COLUMNS, SUCCESS, HandlerRunner, Mode
 from pyspark_rmq.retry.idempotency import SparkIdempotency, TaskIdempotency
+from rmq_store.real_time import monotonic
 
 _log = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
 
 # A marker's value is the batch id and, below it, so many bits that tell its rows from others.
 _DIGEST_BITS = 31
@@ -87,7 +91,7 @@ class BatchConsumer(BatchFunction):
             return
         most = self._max_reconsume_times
         if most is None:
-            most = location.retry_max_times(self._group)
+            most = self._group_maximum()
         once = self._once(query_id, batch_id, most)
         runner = HandlerRunner(self._handler, self._mode, location, self._passed_columns, most, once)
         results = map_in_arrow(batch, runner.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
@@ -106,6 +110,27 @@ class BatchConsumer(BatchFunction):
                 self._watch.count(counts.dead, now_ms)
         finally:
             results.unpersist()
+
+    def _group_maximum(self) -> int:
+        """The setting of the group. While nobody tells it, and somebody who is away may, the batch waits."""
+        from rmq_store.cluster import is_away
+        from rmq_store.errors import StoreError
+
+        until_s = monotonic() + self._place.away_ms / 1000
+        has_warned = False
+        while True:
+            try:
+                return self._place.location.retry_max_times(self._group)
+            except StoreError as error:
+                if not is_away(error) or monotonic() >= until_s:
+                    raise
+                if not has_warned:
+                    _log.warning(
+                        "group %r: its maximum of retries is not known, and waited for, %.0f s at most "
+                        "(brokerAwayTimeout): %s", self._group, self._place.away_ms / 1000, error,
+                    )  # fmt: skip
+                has_warned = True
+            time.sleep(_PAUSE_S)
 
     def _once(self, query_id: str, batch_id: int, max_reconsume_times: int) -> TaskIdempotency | None:
         if self._idempotency is None:

@@ -46,6 +46,10 @@ class ConsumedFrom(Protocol):
     def maximum_option(self, given: int | None, of_group: int) -> dict[str, str]:
         """The option with the maximum of retries: the one that `consume` was `given`, else that of the group."""
 
+    @property
+    def away_ms(self) -> int:
+        """So long a batch waits for somebody who is away."""
+
     def prepare(self, group: str, max_reconsume_times: int | None) -> None:
         """Make sure that the place can be written, and store the maximum where it is a setting of the group."""
 
@@ -86,6 +90,11 @@ class ConsumedStore:
         """As `ConsumedFrom.maximum_option`."""
         return {"maxReconsumeTimes": str(of_group if given is None else given)}
 
+    @property
+    def away_ms(self) -> int:
+        """As `ConsumedFrom.away_ms`: a store is never away."""
+        return 0
+
     def prepare(self, group: str, max_reconsume_times: int | None) -> None:
         """As `ConsumedFrom.prepare`. Raises what `Store.open` raises."""
         store_writer.prepare_to_consume(self.path, group, max_reconsume_times)
@@ -125,6 +134,11 @@ class ConsumedCluster:
         counts for the others.
         """
         return {} if given is None else {"maxReconsumeTimes": str(given)}
+
+    @property
+    def away_ms(self) -> int:
+        """As `ConsumedFrom.away_ms`: the option brokerAwayTimeout."""
+        return self.options.broker_away_timeout_ms
 
     def prepare(self, group: str, max_reconsume_times: int | None) -> None:
         """A cluster is asked nothing before the first batch."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from threading import Event
+from typing import Any, Final
 
 import pytest
 
@@ -17,6 +19,7 @@ from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from rmq_store.backoff import Backoff
+from rmq_store.client.group import lease_taking
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster import name_servers
 
@@ -34,14 +37,27 @@ def cluster() -> Iterator[SimulatedCluster]:
 
 
 @pytest.fixture
-def reader(cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RmqStreamReader]:
+def made_reader(
+    cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., RmqStreamReader]]:
     monkeypatch.setattr(cluster_reader, "Look", partial(look.Look, bound_ms=look.LEAST_MS))
     monkeypatch.setattr(name_servers, "PROBING", Backoff(first_ms=1000, max_ms=1000))
-    given = {"nameServer": cluster.name_server, "subscribe": "T", "startingOffsets": "earliest"}
-    made = RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA)
-    yield made
-    made.stop()
+    readers: list[RmqStreamReader] = []
+
+    def make(**options: str) -> RmqStreamReader:
+        given = {"nameServer": cluster.name_server, "subscribe": "T", "startingOffsets": "earliest", **options}
+        readers.append(RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA))
+        return readers[-1]
+
+    yield make
+    for reader in readers:
+        reader.stop()
     cluster_pool.close_unused()
+
+
+@pytest.fixture
+def reader(made_reader: Callable[..., RmqStreamReader]) -> RmqStreamReader:
+    return made_reader()
 
 
 def stop(cluster: SimulatedCluster) -> Callable[[], None]:
@@ -102,3 +118,69 @@ def test_rows_of_the_others_go_on_and_those_of_the_broker_are_read_when_it_is_ba
     comes_back()
     until(("T", B0, 10, 12))
     assert read.count(("T", B0, 10, 12)) == 1
+
+
+LEASE: Final = {
+    "lock": RequestCode.LOCK_BATCH_MQ, "members": RequestCode.GET_CONSUMER_CONNECTION_LIST,
+    "heartbeat": RequestCode.HEART_BEAT, "offsets": RequestCode.QUERY_CONSUMER_OFFSET,
+    "commit": RequestCode.UPDATE_CONSUMER_OFFSET,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", LEASE)
+def test_a_broker_that_stands_still_at_a_question_of_the_lease_is_asked_no_more(
+    cluster: SimulatedCluster, made_reader: Callable[..., RmqStreamReader], monkeypatch: pytest.MonkeyPatch,
+    question: str,
+) -> None:  # fmt: skip
+    """Each plan would wait for it: for the lock, the heartbeat, and the offset of a batch that is done."""
+    settings_of = cluster_pool.settings_of
+    monkeypatch.setattr(cluster_pool, "settings_of", lambda options: replace(settings_of(options), timeout_ms=500))
+    monkeypatch.setattr(lease_taking, "WATCH_S", 0.1)
+    for each in cluster.brokers.values():
+        each.groups.add("g")
+    reader = made_reader(group="g", retryTopic="false")
+    broker, answers, silent = cluster.brokers["broker-001"], cluster.brokers["broker-001"].server.handler, Event()
+
+    def stands_still(connection: Any, request: Any) -> Any:
+        if request.code == LEASE[question]:
+            silent.set()
+        if not silent.is_set():
+            return answers(connection, request)
+        broker.calls[request.code] += 1
+        return None
+
+    broker.server.handler = stands_still
+    position = through_spark(reader.initialOffset())
+    read: list[tuple[Any, ...]] = []
+
+    def trigger() -> None:
+        nonlocal position
+        start, position = position, through_spark(reader.latestOffset(position, LIMIT))
+        if position != start:
+            read.extend(planned(reader, start, position))
+            reader.commit(position)
+
+    def until(found: tuple[Any, ...]) -> None:
+        until_s = time.monotonic() + DEADLINE_S
+        while found not in read:
+            assert time.monotonic() < until_s, read
+            trigger()
+
+    until(("T", A0, 0, 10))
+    trigger()
+    assert silent.is_set()
+    broker.calls.clear()
+    for end in range(11, 21):
+        cluster.brokers["broker-000"].queues.topics["T"][0].generated = end
+        until(("T", A0, end - 1, end))
+    assert broker.calls.keys() <= {RequestCode.GET_BROKER_RUNTIME_INFO}, "probes only"
+    broker.server.handler = answers
+    broker.queues.topics["T"][0].generated = 12
+    until(("T", B0, 10, 12) if ("T", B0, 0, 10) in read else ("T", B0, 0, 12))
+    until_s = time.monotonic() + DEADLINE_S
+    while {name: each.offsets.get(("g", "T", 0)) for name, each in cluster.brokers.items()} != {
+        "broker-000": 20, "broker-001": 12
+    }:  # fmt: skip
+        assert time.monotonic() < until_s, "offsets that were owed are committed"
+        trigger()
+    assert set(broker.locks.values()) == set(cluster.brokers["broker-000"].locks.values()) == broker.members["g"]

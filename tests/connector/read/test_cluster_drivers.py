@@ -125,7 +125,7 @@ class World:
 
     def beats(self, broker: FakeBroker, driver: Driver) -> None:
         """A heartbeat of the driver that was on its way comes to a broker now."""
-        broker.members["g"] |= dict.fromkeys(driver.ids, {})
+        broker.members["g"] |= {client_id: {} for client_id in driver.ids}
         self._seen_s |= {(broker.name, "g", client_id): self.now_s() for client_id in driver.ids}
 
     def _with_time(self, kind: Callable[..., Any], *given: Any, **named: Any) -> Any:

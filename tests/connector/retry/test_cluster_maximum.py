@@ -11,6 +11,7 @@ import pytest
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.retries import SimulatedRetries
 from pyspark_rmq.access import cluster_pool
+from pyspark_rmq.retry import batch_consumer
 from pyspark_rmq.retry.batch_consumer import BatchConsumer
 from pyspark_rmq.retry.consumed_from import ConsumedFrom, ConsumedStore, consumed_from
 from rmq_store.cluster import lacks_rights
@@ -95,6 +96,51 @@ def test_a_group_counts_as_read_while_a_broker_is_away_that_may_know_its_members
     assert not location.is_consuming("g")
     brokers.brokers["broker-001"].stop()
     assert location.is_consuming("g")
+
+
+def test_a_group_counts_as_read_while_no_name_server_answers_or_shows_a_broker(brokers: SimulatedCluster) -> None:
+    location = place_of(brokers).location
+    for name in brokers.brokers:
+        brokers.leave(name)
+    assert location.is_consuming("g"), "they have just begun"
+    cluster_pool.close_unused()
+    brokers.server.stop()
+    assert location.is_consuming("g")
+
+
+def test_a_broker_that_stands_still_keeps_no_batch_waiting(brokers: SimulatedCluster) -> None:
+    first, second = brokers.brokers.values()
+
+    def silent(connection: Any, request: Any) -> None:
+        pass
+
+    first.server.handler = silent
+    assert place_of(brokers).location.retry_max_times("g") == 5
+    assert second.calls[SETTINGS] == 1, "what it told was enough"
+
+
+def consumer_of(brokers: SimulatedCluster, away: str) -> BatchConsumer:
+    place = consumed_from(None, {"nameServer": brokers.name_server, "brokerAwayTimeout": away}, "consume")
+    return BatchConsumer(MagicMock(), "row", place, "g", None, None, True, (), MagicMock(), None, None)
+
+
+@pytest.mark.parametrize("code", [2, 14, 215, 1500])
+def test_consume_waits_for_the_setting_while_brokers_are_away(
+    brokers: SimulatedCluster, monkeypatch: pytest.MonkeyPatch, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for broker in brokers.brokers.values():
+        broker.refuse(SETTINGS, code, count=6)  # each try asks twice
+    pauses: list[float] = []
+    monkeypatch.setattr(batch_consumer.time, "sleep", pauses.append)
+    assert consumer_of(brokers, "1m")._group_maximum() == 1
+    assert 1 <= len(pauses) <= 3 and caplog.text.count("its maximum of retries is not known, and waited for, 60 s") == 1
+
+
+def test_consume_fails_by_name_when_the_bound_is_over(brokers: SimulatedCluster) -> None:
+    for broker in brokers.brokers.values():
+        broker.refuse(SETTINGS, 2)
+    with pytest.raises(MQBrokerError, match="BROKER: broker-00"):
+        consumer_of(brokers, "1ms")._group_maximum()
 
 
 def test_brokers_of_both_versions_refuse_for_want_of_rights() -> None:

@@ -37,16 +37,20 @@ class RemoteMember:
         self._has_joined = False
         self._versions: dict[tuple[str, str], int] = {}
 
-    def heartbeat(self, broker_names: Collection[str] | None = None, *, through: Cluster | None = None) -> None:
-        """Be a member at brokers, or at all, as one that has these subscriptions (34). `through`: the cluster to ask,
-        if it is another view of it.
+    def heartbeat(
+        self, broker_names: Collection[str] | None = None, *, through: Cluster | None = None
+    ) -> list[str]:
+        """Be a member at brokers, or at all, as one that has these subscriptions (34). Returns those that have
+        answered. `through`: the cluster to ask, if it is another view of it.
 
         Raises:
             MQBrokerError: a broker refuses; the others know it. RemotingError: none of them answers.
         """
         self._has_joined = True
         data = HeartbeatData(client_id=self.client_id, consumer_data_set=(self._data(),))
-        self.told.update(groups.heartbeat(through or self._cluster, data, broker_names))
+        reached = groups.heartbeat(through or self._cluster, data, broker_names)
+        self.told.update(reached)
+        return reached
 
     def leave(self, broker_names: Collection[str] | None = None) -> None:
         """Be no member any more at brokers, or at all (35). One that does not answer finds that out by itself."""

@@ -139,10 +139,13 @@ class GroupLease:
     def _take(self, topic: str) -> None:
         asked = self._taking.locked(topic, is_first=not self._topics)
         with self._lock:
-            self._locks.added(asked.granted, asked.at_s, is_first=not self._topics)
+            is_first = not self._topics
             self._topics.add(topic)
-            self._member.beat(self._topics, asked.granted)
-        self._taking.refuse_others(topic, asked.granted)
+            there = self._member.beat(self._topics, self._locks.those_not_away(asked.granted) or asked.granted)
+            # Where it could not join, a lock counts as not held: with the lock it joins there later.
+            self._locks.added(there, asked.at_s, is_first=is_first)
+            self._locks.away(set(asked.granted).difference(there))
+        self._taking.refuse_others(topic, there)
 
     def holds(self, topic: str) -> bool:
         """Whether nobody else was found to have the lease. Brokers may have forgotten it: `hold_at` takes it again."""
@@ -180,7 +183,7 @@ class GroupLease:
             LeaseHeldError: as `hold_at`. MQBrokerError: a broker refuses, because a right is missing, say.
         """
         self._locks.answered(broker_names)
-        missing = sorted(set(broker_names) - self.hold_at(broker_names))
+        missing = sorted(set(broker_names) - self._hold_at(broker_names, self._asks, PLAN_WAITS_S, refuses=True))
         found: dict[str, LeaseHeldError | RemotingError] = {}
         for name in missing:
             what = f"the lease of {', '.join(sorted(self._topics))} at broker {name}"
@@ -193,16 +196,22 @@ class GroupLease:
                 found[name] = RemotingError(f"{what} is not taken yet")
         return found
 
-    def _hold_at(self, broker_names: Collection[str], through: Cluster, waits_s: float) -> set[str]:
+    def _hold_at(
+        self, broker_names: Collection[str], through: Cluster, waits_s: float, *, refuses: bool = False
+    ) -> set[str]:
         if not self._topics:
             return set(broker_names)
         missing = self._locks.missing_at(broker_names)
+        failed: Mapping[str, MQBrokerError | RemotingError] = {}
         if missing and not self._loss and self._lock.acquire(timeout=waits_s):
             try:
-                self._lock_at(missing, through)
+                failed = self._lock_at(missing, through)
                 self._beat_at(missing.intersection(self._locks.held_at()), through)
             finally:
                 self._lock.release()
+        for error in failed.values():
+            if refuses and not is_away(error):
+                raise error
         if self._loss:
             raise LeaseHeldError(self._loss, "unknown")
         return set(broker_names).intersection(self._locks.held_at())
@@ -341,7 +350,7 @@ class GroupLease:
             there = [name for name in self._cluster.broker_names() if name not in away or not is_away(away[name])]
             if not there or self._loss:
                 return
-            self._member.beat(self._topics, there)
+            there = self._member.beat(self._topics, there)
             came = [other for other in self._member.others(there).living if other not in self._seen]
             self._seen.update(came)
             if came:

@@ -28,11 +28,12 @@ GHOST_LASTS_S: Final = 130.0
 
 class Others(NamedTuple):
     """The ids of the other members of the group, sorted: those that live, and earlier runs of the same query that may
-    have ended.
+    have ended. `told`: the brokers that have answered.
     """
 
     living: list[str]
     earlier: list[str]
+    told: list[str]
 
 
 class LeaseMember:
@@ -62,11 +63,15 @@ class LeaseMember:
         run = f"{query}-{self._run}" if query else self._run
         self._member.client_id = f"{owner}#{run}".replace(" ", "_")
 
-    def beat(self, topics: Collection[str], broker_names: Collection[str], *, through: Cluster | None = None) -> None:
-        """Be a member that reads these topics. Raises as `RemoteMember.heartbeat`."""
+    def beat(
+        self, topics: Collection[str], broker_names: Collection[str], *, through: Cluster | None = None
+    ) -> list[str]:
+        """Be a member that reads these topics, at brokers. Returns those that have answered. Raises as
+        `RemoteMember.heartbeat`.
+        """
         self._has_joined = True
         self._member.subscriptions = dict.fromkeys(sorted(topics))
-        self._member.heartbeat(broker_names, through=through)
+        return self._member.heartbeat(broker_names, through=through)
 
     def leave(self, broker_names: Collection[str]) -> None:
         """Be no member any more, and tell these brokers; the others forget it. Nothing, if it has not joined."""
@@ -79,13 +84,14 @@ class LeaseMember:
         now_s = self._timer_s()
         living: set[str] = set()
         earlier: set[str] = set()
-        for name, members in self._member.others_at(broker_names, through=through).items():
+        told = self._member.others_at(broker_names, through=through)
+        for name, members in told.items():
             before = self._shown_s.get(name, {})
             self._shown_s[name] = shown_s = {one: before.get(one, now_s) for one in members}
             for one in members:
                 is_earlier = self._is_of_query(one) and now_s - shown_s[one] < GHOST_LASTS_S
                 (earlier if is_earlier else living).add(one)
-        return Others(sorted(living), sorted(earlier - living))
+        return Others(sorted(living), sorted(earlier - living), sorted(told))
 
     def _is_of_query(self, client_id: str) -> bool:
         return bool(self._query) and client_id.rpartition("#")[2].startswith(f"{self._query}-")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from rmq_store.client.group.lease_locks import Asked, LeaseLocks
-from rmq_store.client.group.lease_member import GHOST_LASTS_S, LeaseMember
+from rmq_store.client.group.lease_member import GHOST_LASTS_S, LeaseMember, Others
 from rmq_store.errors import LeaseHeldError
 from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import RemotingError
@@ -99,7 +99,7 @@ class LeaseTaking:
         """The earlier runs of the same query that these brokers show as members. LeaseHeldError: the group has other
         members, which live; it names them.
         """
-        others = self._member.others(broker_names)
+        others = self._others(broker_names)
         if others.living:
             holder = ", ".join(others.living)
             raise LeaseHeldError(
@@ -113,12 +113,17 @@ class LeaseTaking:
         """As `refuse_others`; LeaseHeldError also if another client keeps a lock for longer than one lasts."""
         if not asked.others:
             return self.refuse_others(topic, asked.there)
-        others = self._member.others(asked.there)
+        others = self._others(asked.there)
         if others.living or self._locks.are_disputed_at(asked.others, for_s=LOCK_LASTS_S + LOOK_EVERY_S):
             self._locks.unlock([topic], asked.granted)
             holder = ", ".join(others.living or others.earlier) or "unknown"
             raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
         return others.earlier
+
+    def _others(self, broker_names: Collection[str]) -> Others:
+        others = self._member.others(broker_names)
+        self._locks.away(set(broker_names).difference(others.told))
+        return others
 
     def _warn_of(self, topic: str, locked_at: Collection[str], earlier: Collection[str], warned: set[str]) -> None:
         for member in set(earlier) - warned:

@@ -167,6 +167,11 @@ def gather(
     return Gathered({key: told[key] for key in questions})
 
 
+def gathered(questions: Mapping[Key, Question[Value]], given: Mapping[Key, Given]) -> Gathered[Key, Value]:
+    """The outcomes of questions to masters that somebody else has asked."""
+    return Gathered({key: _read(question, MASTER_ID, given[key]) for key, question in questions.items()})
+
+
 def waiting(
     cluster: Cluster,
     questions: Mapping[Key, Question[Value]],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import logging
 from collections.abc import Callable, Collection
 from concurrent import futures
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rmq_store.protocol.bodies.clients import HeartbeatData
 from rmq_store.protocol.bodies.groups import ConsumerConnection, ConsumeStats, SubscriptionGroupConfig
@@ -15,9 +15,14 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.gather import At, BrokerError, Gathered, Question, Value, gather
+from rmq_store.remoting.cluster.gather import At, BrokerError, Gathered, Question, Value, gather, gathered
 from rmq_store.remoting.questions import groups as questions
 from rmq_store.remoting.questions.answer import Given, checked, is_not_told
+
+
+_log = logging.getLogger(__name__)
+
+_FIRST_ANSWERS_S: Final = 0.5
 
 
 class GroupProgress(NamedTuple):
@@ -137,55 +142,46 @@ def gather_group_configs(
     return gather(cluster, asked, At.READABLE)
 
 
-def first_group_config(
-    cluster: Cluster, group: str, until_ms: float, *, pause_s: float, sleep: Callable[[float], None] = time.sleep
-) -> SubscriptionGroupConfig | None:
-    """The settings of a group at one of the brokers that answer first and have some (201); None: no broker has, or may
-    tell them. Nobody waits for a broker that is away while another one tells them; else it is asked again until
-    `until_ms` of the cluster's timer.
+def first_group_config(cluster: Cluster, group: str) -> SubscriptionGroupConfig | None:
+    """The settings of a group at the first broker, by name, that has and tells them (201); None: no broker has, or may
+    tell them. A broker that has not answered in 500 ms is passed over if another one tells them.
 
     Raises:
-        RemotingError, MQBrokerError: a broker is away until then, or no name server answers; or one refuses.
+        RemotingError, MQBrokerError: a broker is away, and no other tells them; or one refuses.
     """
-    while True:
-        try:
-            found, away = _now_told_config(cluster, cluster.wire_group(group))
-        except RemotingError as error:  # of the name servers
-            found, away = None, error
-        if found is not None or away is None:
-            return found
-        if cluster.timer() >= until_ms:
-            raise away
-        sleep(pause_s)
-
-
-def _now_told_config(
-    cluster: Cluster, wire_group: str
-) -> tuple[SubscriptionGroupConfig | None, BrokerError | None]:
-    """The settings, if a broker tells some; else the error of one that is away."""
-    waiting: dict[Future[RemotingCommand], str] = {}
+    command = questions.ask_group_configs()
+    sent: dict[str, Future[RemotingCommand]] = {}
     for name in cluster.broker_names():
-        with contextlib.suppress(RemotingError):  # it has no master
-            waiting[cluster.submit_broker(name, questions.ask_group_configs())] = name
-    while waiting:
-        done = futures.wait(waiting, return_when=futures.FIRST_COMPLETED).done
-        for future in sorted(done, key=waiting.__getitem__):
-            name = waiting.pop(future)
-            with contextlib.suppress(RemotingError, MQBrokerError):  # told below
-                configs = questions.read_group_configs(future.result(), name)
-                if wire_group in configs:
-                    return configs[wire_group], None
-    told = gather_group_configs(cluster).told
-    for one in told.values():
-        if one.error is None and wire_group in one.required():
+        with contextlib.suppress(RemotingError):  # it has no master now
+            sent[name] = cluster.submit_broker(name, command)
+    futures.wait(sent.values(), timeout=_FIRST_ANSWERS_S)
+    quick = {name: Question(name, command, questions.read_group_configs) for name, one in sent.items() if one.done()}
+    found, _ = _first_of(gathered(quick, {name: _given(sent[name]) for name in quick}), cluster.wire_group(group))
+    if found is not None:
+        return found
+    found, away = _first_of(gather_group_configs(cluster), cluster.wire_group(group))
+    if found is None and away is not None:
+        raise away
+    return found
+
+
+def _given(future: Future[RemotingCommand]) -> Given:
+    try:
+        return future.result()
+    except RemotingError as error:
+        return error
+
+
+def _first_of(
+    told: Gathered[str, dict[str, SubscriptionGroupConfig]], wire_group: str
+) -> tuple[SubscriptionGroupConfig | None, BrokerError | None]:
+    """The settings of the first broker that has some; beside them the error of one that is away."""
+    for one in told.told.values():
+        if one.is_away or (isinstance(one.error, MQBrokerError) and is_not_told(one.error)):
+            _log.info("the settings of groups are not known at broker %r: %s", one.broker_name, one.error)
+        elif wire_group in one.required():
             return one.required()[wire_group], None
-        if one.error is not None and not one.is_away and not _is_untold(one.error):
-            raise one.error
-    return None, next((one.error for one in told.values() if one.error is not None and one.is_away), None)
-
-
-def _is_untold(error: BrokerError) -> bool:
-    return isinstance(error, MQBrokerError) and is_not_told(error)
+    return None, next(iter(told.away.values()), None)
 
 
 def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dict[MessageQueue, GroupProgress]:

@@ -20,7 +20,7 @@ from rmq_store.errors import ResponseError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.tables.schema import PROPERTIES_TYPE
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
-from rmq_store.protocol.errors import MQBrokerError, MQClientError
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, SendInDoubtError
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -347,6 +347,43 @@ def test_a_broker_that_stays_away_ends_the_task_within_its_time(
     retries[0].broker.refuse(BACK, 2)
     with pytest.raises(MQClientError, match=r"row 0: the message 0{32} of broker 'broker-000' and 0 more could not"):
         run(cluster, rows((retries[0], message)), tmp_path, send_timeout_ms=300)
+
+
+QUESTIONS = {
+    "message": RequestCode.VIEW_MESSAGE_BY_ID, "settings": RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    "members": RequestCode.GET_CONSUMER_CONNECTION_LIST, "ends": RequestCode.GET_MAX_OFFSET, "send": SEND, "back": BACK,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("away_ms", [180_000, 0])
+def test_a_broker_that_is_away_is_waited_for_as_long_as_is_allowed(
+    brokers: SimulatedCluster, retries: list[SimulatedRetries], tmp_path: Path, question: str, away_ms: int
+) -> None:
+    """No other broker has the message. It is away for longer than a send may take."""
+    now_ms = 0.0
+
+    def sleep(duration_s: float) -> None:
+        nonlocal now_ms
+        now_ms += 5_000
+
+    at_once = 21 if question == "ends" else 1  # of each queue that a copy can be in
+    retries[0].broker.refuse(QUESTIONS[question], 2, count=8 * at_once)
+    batch = rows((retries[0], failed(retries[0])), reasons=None if question == "back" else REASONS)
+    settings = SendBackSettings(
+        "g", settle_ms=0, send_timeout_ms=20_000, away_ms=away_ms, record_path=str(tmp_path)
+    )
+    with (
+        Cluster(ClusterSettings.of_text(brokers.name_server), timer=lambda: now_ms) as cluster,
+        SendBackTask(cluster, settings, PART, sleep=sleep) as task,
+    ):
+        if away_ms:
+            task.write(batch)
+            assert task.finish().rows == 1 and len(retries[0].messages(SCHEDULE)) == 1
+        else:
+            with pytest.raises((MQBrokerError, MQClientError, SendInDoubtError), match="broker-000"):
+                task.write(batch)
+            assert retries[0].messages(SCHEDULE) == []
 
 
 def test_a_refusal_ends_the_task_at_once(cluster: Cluster, retries: list[SimulatedRetries], tmp_path: Path) -> None:

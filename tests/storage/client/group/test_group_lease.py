@@ -14,7 +14,7 @@ from rmq_store.client.group.group_lease import GroupLease
 from rmq_store.client.group.lease_locks import BrokerLease
 from rmq_store.cluster import live_members
 from rmq_store.errors import LeaseHeldError
-from rmq_store.protocol.errors import RemotingError, RemotingTimeoutError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, RemotingTimeoutError
 
 from ...remoting.cluster.fake_cluster import FakeNet
 from .conftest import A0, A1, B0, Time, ends_renewing
@@ -537,6 +537,150 @@ def test_a_renewal_that_waits_for_a_broker_keeps_no_plan_waiting(net: FakeNet, m
     finally:
         may_go_on.set()
         renewal.join(10)
+
+
+def test_a_plan_does_not_wait_for_a_renewal_that_waits_for_a_broker(
+    net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it needs a lock: the next plan asks for that."""
+    monkeypatch.setattr(group_lease, "PLAN_WAITS_S", 0.01)
+    net.brokers["b"].processes[0].down = True
+    group = make()
+    group.lease("Orders", "reports")
+    net.brokers["b"].processes[0].down = False
+    is_renewing, may_go_on, inner = threading.Event(), threading.Event(), net.call
+
+    def slow(address: str, command: Any, timeout_ms: int) -> Any:
+        if command.code == 41 and threading.current_thread() is renewal:
+            is_renewing.set()
+            assert may_go_on.wait(10)
+        return inner(address, command, timeout_ms)
+
+    net.call = slow  # type: ignore[method-assign]
+    renewal = threading.Thread(target=group.renew)
+    renewal.start()
+    try:
+        assert is_renewing.wait(10)
+        not_held = group.hold_before_planning(["a", "b"])
+        assert [str(why) for why in not_held.values()] == ["the lease of Orders at broker b is not taken yet"]
+    finally:
+        may_go_on.set()
+        renewal.join(10)
+    assert group.hold_before_planning(["a", "b"]) == {}
+
+
+def asked_of(net: FakeNet, broker_name: str) -> list[int]:
+    """Codes of the requests to a broker."""
+    return [command.code for address, command in net.calls if address.startswith(broker_name)]
+
+
+def test_a_master_that_hangs_is_asked_once_in_a_renewal_and_not_when_the_query_ends(
+    net: FakeNet, make: Any, now: Time
+) -> None:
+    """Each request would wait for its time-out."""
+    group = make()
+    group.lease("Orders", "reports")
+    group.lease("%RETRY%cg", "reports")
+    net.brokers["b"].processes[0].silent = True
+    net.calls.clear()
+    now.now_s += 20
+    group.renew()
+    assert asked_of(net, "b") == [41] and asked_of(net, "a") == [41, 34, 203]
+    net.calls.clear()
+    group.leave()
+    assert asked_of(net, "b") == [] and asked_of(net, "a") == [42, 35]
+
+
+def test_a_master_that_hangs_is_asked_nothing_for_the_lease_of_another_topic(net: FakeNet, make: Any) -> None:
+    group = make()
+    group.lease("Orders", "reports")
+    net.brokers["b"].processes[0].silent = True
+    group.are_away(["b"])
+    net.calls.clear()
+    assert group.lease("Bills", "reports").held()
+    assert asked_of(net, "b") == [] and {topic for _, topic, _ in net.brokers["a"].locks} == {"Orders", "Bills"}
+    net.brokers["b"].processes[0].silent = False
+    assert group.hold_before_planning(["a", "b"]) == {}
+    assert {topic for _, topic, _ in net.brokers["b"].locks} == {"Orders", "Bills"}
+
+
+def test_the_lease_of_another_topic_waits_for_no_lock_of_another_client(
+    net: FakeNet, disputed: GroupLease, now: Time
+) -> None:
+    assert list(disputed.hold_before_planning(["a", "b"])) == ["b"]
+    net.brokers["b"].locks["cg_rmq_lease", "Bills", 0] = "reports#old"
+    began_s = now.now_s
+    assert disputed.lease("Bills", "reports").held()
+    assert now.now_s == began_s and list(disputed.hold_before_planning(["a", "b"])) == ["b"]
+    for topic in ("Orders", "Bills"):
+        net.brokers["b"].locks.pop(("cg_rmq_lease", topic, 0))
+    now.sleep(1)
+    assert disputed.hold_before_planning(["a", "b"]) == {}
+
+
+def test_a_missing_right_for_locks_ends_the_plan_by_name(net: FakeNet, make: Any, now: Time) -> None:
+    group = make()
+    group.lease("Orders", "reports")
+    now.now_s += 61
+    net.brokers["b"].refused[41] = 16, "no permission"
+    with pytest.raises(MQBrokerError, match=r"no permission.*BROKER: b"):
+        group.hold_before_planning(["a", "b"])
+
+
+def test_an_earlier_run_that_brokers_still_show_ends_no_later_run(net: FakeNet, make: Any, now: Time) -> None:
+    """A broker stood still, and carries out what a run has asked for that has ended; another one still shows it."""
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
+    group.lease("Orders", "reports", "1a2b3c4d")
+
+    def comes_back_to(other: str) -> None:
+        b.processes[0].down = True
+        for _ in range(4):
+            now.now_s += 20
+            group.renew()
+        b.processes[0].down = False
+        b.locks["cg_rmq_lease", "Orders", 0] = other
+        a.members["cg"][other] = {}
+
+    comes_back_to("reports#1a2b3c4d-00000000")
+    assert list(group.hold_before_planning(["a", "b"])) == ["b"]
+    b.locks.clear()
+    now.now_s += 1
+    assert group.hold_before_planning(["a", "b"]) == {}
+    comes_back_to("reports#ffffffff-00000000")
+    with pytest.raises(LeaseHeldError, match="another client has taken the lease"):
+        group.hold_before_planning(["a", "b"])
+
+
+@pytest.mark.parametrize("ends_after_s", [20, 129, None])
+def test_an_earlier_run_of_the_query_is_waited_for_130_s_and_named_if_it_lives(
+    net: FakeNet, make: Any, now: Time, ends_after_s: int | None
+) -> None:
+    b, began_s, other = net.brokers["b"], now.now_s, "reports#1a2b3c4d-00000000"
+    b.members["cg"][other] = {}
+
+    def ends(duration_s: float) -> None:
+        assert not b.locks and not net.brokers["a"].locks, "who waits has nothing, and may end at any time"
+        if ends_after_s is not None and now.now_s - began_s > ends_after_s:
+            b.members["cg"].pop(other, None)
+
+    now.meanwhile = ends
+    if ends_after_s is None:
+        with pytest.raises(LeaseHeldError, match="other live members") as caught:
+            make().lease("Orders", "reports", "1a2b3c4d")
+        assert caught.value.holder == other
+    else:
+        assert make().lease("Orders", "reports", "1a2b3c4d").held()
+    assert now.now_s - began_s == (130 if ends_after_s is None else ends_after_s + 1)
+    now.meanwhile = lambda duration_s: None
+
+
+@pytest.mark.parametrize("other", ["reports#00000000-1a2b3c4d", "1a2b3c4d@10.0.0.9", "reports#1a2b3c4d"])
+def test_only_a_run_of_the_same_query_may_have_ended(net: FakeNet, make: Any, now: Time, other: str) -> None:
+    net.brokers["b"].members["cg"][other] = {}
+    began_s = now.now_s
+    with pytest.raises(LeaseHeldError, match="other live members"):
+        make().lease("Orders", "reports", "1a2b3c4d")
+    assert now.now_s == began_s
 
 
 @pytest.mark.parametrize("away_at", [1, 2])
