@@ -32,17 +32,10 @@ from typing import Final, NamedTuple
 from rmq_store.client.cluster_sink.holders import COPIES, Holders, copies_needed
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest, lower
 from rmq_store.client.delivery.journal_topic import JournalTopic
-from rmq_store.client.delivery.queue_reading import QueueReading, is_passing
+from rmq_store.client.delivery.queue_reading import QueueReading, is_waited_for
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.protocol.answers import is_away
-from rmq_store.protocol.errors import (
-    MQBrokerError,
-    MQClientError,
-    RemotingCommandError,
-    RemotingError,
-    SendInDoubtError,
-    SlaveBehindError,
-)
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At
@@ -392,10 +385,7 @@ def _may_pass(error: Exception) -> bool:
     """Whether the queue may be read later: its broker is away or busy, or retention was faster."""
     if isinstance(error, SendInDoubtError) and isinstance(error.__cause__, Exception):
         return _may_pass(error.__cause__)
-    if isinstance(error, (OffsetOutOfRangeError, SlaveBehindError)):
-        return True
-    is_of_broker = isinstance(error, (MQBrokerError, RemotingError)) and not isinstance(error, RemotingCommandError)
-    return is_of_broker and is_passing(error)
+    return isinstance(error, OffsetOutOfRangeError) or is_waited_for(error)
 
 
 def _now_ms() -> int:

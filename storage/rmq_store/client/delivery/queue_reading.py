@@ -13,7 +13,14 @@ from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.content_keys import FoundKeys, keys_in_frames
 from rmq_store.format.frames.frame_walk import frames_of_answer
-from rmq_store.protocol.errors import MQBrokerError, ResponseCode, SendInDoubtError
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    RemotingCommandError,
+    RemotingError,
+    ResponseCode,
+    SendInDoubtError,
+    SlaveBehindError,
+)
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -163,8 +170,8 @@ class QueueReading:
         while not self._cluster.routes.brokers(refresh=True):
             if self._cluster.timer() >= until_ms:
                 raise SendInDoubtError(
-                    "whether rows are stored is unknown, because no broker is registered at the name servers. The "
-                    "batch can be repeated"
+                    "whether rows are stored is unknown, because no broker is registered at the name servers. Nobody "
+                    f"was for {self.bound}. The batch can be repeated"
                 )
             self._sleep(_PAUSE_S)
 
@@ -213,7 +220,8 @@ class QueueReading:
             )
         except READ_ERRORS as error:
             if not isinstance(error, OffsetOutOfRangeError):
-                raise SendInDoubtError(f"whether messages are stored is unknown: {error}") from error
+                waited = f". Nobody answered for {self.bound}" if is_waited_for(error) else ""
+                raise SendInDoubtError(f"whether messages are stored is unknown: {error}{waited}") from error
             begin = error.minimum
             if begin <= error.requested:
                 raise _shorter(queue, error.maximum, end) from error
@@ -237,6 +245,16 @@ def _shorter(queue: MessageQueue, end: int, earlier_end: int) -> SendInDoubtErro
 
 def _is_unknown_topic(error: Exception) -> bool:
     return isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def is_waited_for(error: Exception) -> bool:
+    """Whether an error of `read_range` or of a question may pass by itself: its broker is away or busy, or a slave does
+    not have the messages yet. Damage does not.
+    """
+    if isinstance(error, SlaveBehindError):
+        return True
+    is_of_broker = isinstance(error, (MQBrokerError, RemotingError)) and not isinstance(error, RemotingCommandError)
+    return is_of_broker and is_passing(error)
 
 
 def is_passing(error: Exception) -> bool:
