@@ -238,5 +238,7 @@ def _silence_in(given: RemotingCommand | RemotingError, broker_name: str) -> Bro
 
 
 def _as_silence(error: BrokerError) -> RemotingError:
-    """The error as one of a call without an answer."""
-    return error if isinstance(error, RemotingError) else RemotingError(str(error))
+    """The error as one of a call without an answer. It is raised in plan after plan, so without the way that it has
+    taken: that would hold the frames of all of them.
+    """
+    return error.with_traceback(None) if isinstance(error, RemotingError) else RemotingError(str(error))

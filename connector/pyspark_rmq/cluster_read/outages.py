@@ -5,29 +5,15 @@
                                        every 30 s at last
     it has answered                    the next plan asks it again. If it goes at once, it is silent again, and the
                                        pauses go on to grow
-
-A refusal for want of rights is an answer; "busy" and "shutting down" are none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 
 from pyspark_rmq.cluster_read.look import Process, Silence
-from rmq_store.cluster import (
-    Cluster,
-    MQBrokerError,
-    Probes,
-    RemotingCommand,
-    RemotingError,
-    ResponseCode,
-    ask_runtime_info,
-    broker_error,
-    is_away,
-)
+from rmq_store.cluster import Cluster, Probes, broker_probes
 
 
 @dataclass(slots=True)
@@ -51,7 +37,7 @@ class Outages:
         for process, silence in silent.items():
             outage = self._outages.get(process)
             if outage is None:
-                self._outages[process] = _Outage(silence, Probes(partial(self._send, *process), now_ms, _counts))
+                self._outages[process] = _Outage(silence, broker_probes(self._cluster, process[0], now_ms, process[1]))
                 continue
             outage.silence = silence
             if outage.is_back:
@@ -64,17 +50,3 @@ class Outages:
             if not outage.is_back:
                 outage.is_back = outage.probes.are_answered(now_ms)
         return {process: outage.silence for process, outage in self._outages.items() if not outage.is_back}
-
-    def _send(self, broker_name: str, broker_id: int) -> list[Future[RemotingCommand]]:
-        try:
-            broker = self._cluster.routes.not_reached(broker_name)
-        except (RemotingError, MQBrokerError):  # no name server answers, and the broker is not known
-            broker = None
-        address = None if broker is None else broker.addresses.get(broker_id)
-        if address is None:
-            return []
-        return [self._cluster.client.submit(address, ask_runtime_info(), self._cluster.settings.timeout_ms)]
-
-
-def _counts(answer: RemotingCommand) -> bool:
-    return answer.code == ResponseCode.SUCCESS or not is_away(broker_error(answer, ""))

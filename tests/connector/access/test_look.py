@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from concurrent.futures import Future
 from typing import Any
 
@@ -189,6 +190,20 @@ def test_silent_processes_are_not_asked_by_later_plans(net: TimedNet, look: Look
     net.now_ms += 31_000
     look.begin(dict(look.silent))
     assert ask(look, "broker-b") == {"broker-b": None} and not look.away, "another slave"
+
+
+def test_an_error_that_is_raised_in_plan_after_plan_does_not_grow(net: TimedNet, look: Look) -> None:
+    net.brokers["broker-b"].processes[0].down = net.brokers["broker-b"].processes[1].down = True
+    ask(look, "broker-b")
+    lengths = set()
+    for _ in range(4):
+        look.begin(dict(look.silent))
+        for _ in range(5):
+            with pytest.raises(RemotingError):
+                look.call_broker("broker-b", ask_runtime_info())
+        error = look.silent["broker-b", 0].error
+        lengths.add(sum(1 for _ in traceback.walk_tb(error.__traceback__)))
+    assert len(lengths) == 1, lengths
 
 
 B1 = ("broker-b", 1)

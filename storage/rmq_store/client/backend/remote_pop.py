@@ -17,7 +17,8 @@ from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.errors import InvalidReceiptHandleError, UsageError
 from rmq_store.format.properties.property_string import POP_CK
 from rmq_store.format.text.names import retry_topic
-from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, ResponseCode
+from rmq_store.protocol.answers import is_away
+from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageExt, PoppedMessage
 from rmq_store.protocol.proxy_answers import NO_POP
 from rmq_store.protocol.stored_messages import messages_in
@@ -30,7 +31,9 @@ from rmq_store.protocol.wire.pop_headers import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
+from rmq_store.remoting.cluster.broker_probes import broker_probes
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.questions.answer import broker_error
 
 MESSAGES_MAX: Final = 32
@@ -69,12 +72,23 @@ class _Handle(NamedTuple):
         return f"{retry_topic(group)}{'_' if self.kind == _RETRY_V1 else '+'}{topic}"
 
 
+class _Absence(NamedTuple):
+    """Why the broker has not answered, and the questions that ask whether it does again."""
+
+    error: RemotingError | MQBrokerError
+    probes: Probes
+
+
 class RemotePop:
-    """The POP requests to one broker, the master."""
+    """The POP requests to one broker, the master. From the moment at which it does not answer a `receive`, until it
+    answers a probe (28), which nobody waits for, `receive` raises that error at once: receivers share their time among
+    all brokers.
+    """
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         self._name = name
         self._cluster = cluster
+        self._absence: _Absence | None = None
 
     def receive(
         self,
@@ -88,6 +102,9 @@ class RemotePop:
         """See `Broker.receive_message`. Messages that the broker lets through but the subscription does not want are
         acknowledged: the broker compares hashes of tags, and conditions are evaluated here.
         """
+        absence = self._absence
+        if absence is not None and not absence.probes.are_answered(self._cluster.timer()):
+            raise absence.error.with_traceback(None)
         header = PopMessageRequestHeader(
             consumer_group=self._cluster.wire_group(group),
             topic=self._cluster.wire_topic(subscription.topic),
@@ -102,7 +119,7 @@ class RemotePop:
             order=False,
             bname=self._name,
         )
-        answer = self._call(request(header), (ResponseCode.SUCCESS, *_NOTHING))
+        answer = self._asked(request(header))
         if answer.code != ResponseCode.SUCCESS:
             return []
         tags = TagFilter.parse(subscription.tags)
@@ -151,6 +168,21 @@ class RemotePop:
                 revive_queue=str(changed.revive_qid),
             )
         )
+
+    def _asked(self, command: RemotingCommand) -> RemotingCommand:
+        """The answer to a question for messages; the absence of the broker begins or ends here."""
+        try:
+            answer = self._call(command, (ResponseCode.SUCCESS, *_NOTHING))
+        except (RemotingError, MQBrokerError) as error:
+            if not is_away(error):
+                self._absence = None
+            elif self._absence is None:
+                self._absence = _Absence(error, broker_probes(self._cluster, self._name, self._cluster.timer()))
+            else:
+                self._absence.probes.again()
+            raise
+        self._absence = None
+        return answer
 
     def _settle(self, command: RemotingCommand, receipt_handle: str) -> RemotingCommand:
         try:

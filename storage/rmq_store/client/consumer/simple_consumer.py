@@ -36,6 +36,7 @@ from rmq_store.files.locks.background import Pool
 from rmq_store.files.locks.guard import Guard
 from rmq_store.format.text.names import retry_topic, validate_group, validate_topic
 from rmq_store.lazy.dataclasses import dataclass
+from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import ClientError
 
 _log = logging.getLogger(__name__)
@@ -106,6 +107,8 @@ class SimpleConsumer:
         self._guard = Guard()
         self._subscriptions: dict[str, Subscription] = {}
         self._receives = 0
+        # Brokers that were away when they were asked last.
+        self._away: set[str] = set()
         self._threads: Pool | None = None
         self._closed = False
         for topic, expression in (subscription_expressions or {}).items():
@@ -154,11 +157,12 @@ class SimpleConsumer:
         """Return 1 to `max_message_num` (at most 32) messages, or [] if none came within `await_duration`.
 
         They are hidden from the group for `invisible_duration`: handle them within that time. All messages of one call
-        are from one topic; topics, and the group's retry topic, take turns.
+        are from one topic; topics, and the group's retry topic, take turns. A broker that is away has none, and does
+        not hold up the others: a warning tells when it goes, and one when it is back.
 
         Raises:
             UsageError: no subscription, closed, or a number outside its range.
-            ClientError: an error of a broker. Messages of other brokers are not lost: they come again.
+            ClientError: a refusal of a broker. Messages of other brokers are not lost: they come again.
         """
         if type(max_message_num) is not int or not 1 <= max_message_num <= MESSAGES_MAX:
             raise UsageError(f"max_message_num={max_message_num!r} is not an integer in 1..{MESSAGES_MAX}")
@@ -256,17 +260,40 @@ class SimpleConsumer:
         ]
         for number in range(len(sources)):
             subscription, name = sources[(turn + number) % len(sources)]
-            popped = brokers[name].receive_message(
-                self.consumer_group,
-                subscription,
-                max_message_num,
-                invisible_ms,
-                from_first=self._from_first,
-                max_delivery_attempts=self._attempts_max,
-            )
+            try:
+                popped = brokers[name].receive_message(
+                    self.consumer_group,
+                    subscription,
+                    max_message_num,
+                    invisible_ms,
+                    from_first=self._from_first,
+                    max_delivery_attempts=self._attempts_max,
+                )
+            except ClientError as error:
+                if not is_away(error):
+                    raise
+                self._log_absence(name, error)
+                continue
+            self._log_absence(name, None)
             if popped:
                 return [MessageView(one, self.consumer_group, name) for one in popped]
         return []
+
+    def _log_absence(self, name: str, error: ClientError | None) -> None:
+        """A broker has just answered, or not; what changes is logged."""
+        with self._guard.entered():
+            was_away = name in self._away
+            if error is None:
+                self._away.discard(name)
+            else:
+                self._away.add(name)
+        if error is not None and not was_away:
+            _log.warning(
+                "group %s: broker %s is away, and gives no messages until it is back: %s",
+                self.consumer_group, name, error,
+            )  # fmt: skip
+        elif error is None and was_away:
+            _log.warning("group %s: broker %s is back", self.consumer_group, name)
 
     def _share(self, topics: Collection[str]) -> None:
         shared = [*topics, retry_topic(self.consumer_group)] if topics else []

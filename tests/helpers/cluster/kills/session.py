@@ -16,13 +16,15 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 class Session:
-    """The driver of a run, its JVM and its Python workers, which have process groups of their own."""
+    """The driver of a run, its JVM and its Python workers, which have process groups of their own. `program`: a module;
+    `shared` is its directory.
+    """
 
-    def __init__(self, argument: str, shared: Path) -> None:
+    def __init__(self, argument: str, shared: Path, program: str = "helpers.cluster.kills.driver") -> None:
         path = os.pathsep.join(str(ROOT / name) for name in ("storage", "connector", "tests"))
         self._log = (shared / "log").open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "helpers.cluster.kills.driver", argument],
+            [sys.executable, "-m", program, argument],
             env=os.environ | spark_jvm.environment() | {
                 "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC", "RMQ_KILLS": str(shared),
@@ -34,21 +36,26 @@ class Session:
         """Whether the driver is there."""
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The driver."""
+        return self._process.pid
+
     def kill(self) -> None:
         """SIGKILL to every process of the session, until none is left."""
         until = time.monotonic() + 60
-        while members := _members(self._process.pid):
-            for pid in members:
+        while left := members(self.pid):
+            for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._process.poll()
-            assert time.monotonic() < until, f"processes {members} do not end"
+            assert time.monotonic() < until, f"processes {left} do not end"
             time.sleep(0.01)
         self._process.wait(60)
         self._log.close()
 
 
-def _members(session: int) -> list[int]:
+def members(session: int) -> list[int]:
     """The processes of a session that are no zombies."""
     found = []
     for directory in Path("/proc").iterdir():

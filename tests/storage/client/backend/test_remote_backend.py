@@ -678,3 +678,43 @@ def test_a_backend_is_what_clients_expect(backend: RemoteBackend) -> None:
     assert isinstance(known.clock(), int)
     with pytest.raises(MQBrokerError):
         backend.cluster.call_broker("broker-a", RemotingCommand(9999))
+
+
+@pytest.mark.parametrize("way", ["down", "silent", "busy"])
+def test_a_simple_consumer_goes_on_without_a_broker_that_is_away(
+    net: FakeNet, timer: Timer, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    net.add_broker("broker-b").create_topic("Orders", 1)
+    goes, master = net.brokers["broker-a"], net.brokers["broker-a"].processes[0]
+    nothing = timedelta(0)
+
+    def received(consumer: SimpleConsumer) -> list[str]:
+        return [view.broker_name for _ in range(4) for view in consumer.receive(1, timedelta(seconds=10))]
+
+    def pops(name: str) -> int:
+        addresses = {process.address for process in net.brokers[name].processes.values()}
+        return sum(address in addresses and command.code == 200050 for address, command in net.calls)
+
+    backend = RemoteBackend(net.cluster(timer=timer))
+    with SimpleConsumer("cg", backend, {"Orders": "*"}, await_duration=nothing) as consumer:
+        master.down, master.silent = way == "down", way == "silent"
+        if way == "busy":
+            goes.refused[200050] = (2, "[OVERLOAD]system busy")
+        net.brokers["broker-b"].put("Orders", 0, 3)
+        assert received(consumer) == ["broker-b"] * 3
+        assert pops("broker-a") == 1, "asked no more: others wait for it, and it may not answer in time"
+        master.down = master.silent = False
+        goes.refused.clear()
+        goes.put("Orders", 0, 1)
+        assert received(consumer) == [], "not before a probe is due"
+        timer.now_ms += 1_000
+        assert received(consumer) == ["broker-a"]
+    warnings = [record.message for record in caplog.records if record.name.endswith("simple_consumer")]
+    assert [line.split(":")[1][:24] for line in warnings] == [" broker broker-a is away", " broker broker-a is back"]
+
+
+def test_a_simple_consumer_ends_at_a_refusal(net: FakeNet) -> None:
+    net.brokers["broker-a"].refused[200050] = (16, "no right")
+    with SimpleConsumer("cg", RemoteBackend(net.cluster()), {"Orders": "*"}) as consumer:
+        with pytest.raises(MQBrokerError, match="no right"):
+            consumer.receive(1, timedelta(seconds=10))

@@ -1,0 +1,146 @@
+"""What looks like an outage of a real broker and is none: a stream ends with a `DataLossError`, or reports the loss
+with failOnDataLoss=false. And what looks like a loss and is none: a broker that is away has deleted nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from helpers.cluster.brokers import RocketmqCluster
+from helpers.cluster.fixtures import require_released
+from helpers.cluster.java_process import VERSIONS
+from pyspark_rmq.access import cluster_pool
+from pyspark_rmq.options.options import source_options
+from pyspark_rmq.read.stream_reader import RmqStreamReader
+from pyspark_rmq.schema.schema import SOURCE_SCHEMA
+from rmq_store.errors import DataLossError
+from rmq_store.protocol.wire.request_codes import RequestCode
+
+from ..connector.planned_batches import LIMIT, through_spark
+from .test_away_brokers import AWAY, STAYS, send
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+PATIENCE_S = 120.0
+LOSSES = "pyspark_rmq.dataloss"
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def whole_cluster(request: pytest.FixtureRequest) -> Iterator[RocketmqCluster]:
+    require_released(request.param)
+    with RocketmqCluster(request.param, groups=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(whole_cluster: RocketmqCluster) -> Iterator[RocketmqCluster]:
+    whole_cluster.heal()
+    yield whole_cluster
+    cluster_pool.close_unused()
+
+
+class Stream:
+    """A stream that has read all there is, in one process."""
+
+    def __init__(self, cluster: RocketmqCluster, topic: str, fails: bool) -> None:
+        given = {
+            "nameServer": cluster.name_server, "subscribe": topic, "startingOffsets": "earliest",
+            "failOnDataLoss": str(fails).lower(),
+        }  # fmt: skip
+        self.reader = RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA)
+        self.position = through_spark(self.reader.initialOffset())
+        self.topic = topic
+
+    def trigger(self) -> None:
+        start, self.position = self.position, through_spark(self.reader.latestOffset(self.position, LIMIT))
+        if self.position != start:
+            self.reader.partitions(start, self.position)
+
+    def until(self, offsets: dict[str, int]) -> None:
+        """Plan until the stream stands at these offsets of the queues, by broker."""
+        until_s = time.monotonic() + PATIENCE_S
+        while self.at() != offsets:
+            assert time.monotonic() < until_s, (self.at(), offsets)
+            self.trigger()
+            time.sleep(0.2)
+
+    def at(self) -> dict[str, int]:
+        queues: dict[str, int] = self.position["topics"].get(self.topic, {})
+        return {queue.partition(":")[0]: offset for queue, offset in queues.items()}
+
+    def error(self) -> Any:
+        """The error with which the stream ends."""
+        until_s = time.monotonic() + PATIENCE_S
+        with pytest.raises(DataLossError) as caught:
+            while time.monotonic() < until_s:
+                self.trigger()
+                time.sleep(0.2)
+        return caught.value
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "reports"])
+@pytest.mark.parametrize("count", [1, 4], ids=["with fewer messages", "with more messages"])
+def test_a_broker_that_is_back_with_another_disk_has_lost_what_was_read(
+    cluster: RocketmqCluster, new_name: Any, caplog: pytest.LogCaptureFixture, fails: bool, count: int
+) -> None:
+    topic = cluster.create_topic(new_name("Replaced"), 1)
+    for name in (STAYS, AWAY):
+        send(cluster, name, topic, 3)
+    stream = Stream(cluster, topic, fails)
+    stream.until({STAYS: 3, AWAY: 3})
+    broker = cluster.broker(AWAY)
+    broker.kill()
+    send(cluster, STAYS, topic, 1, first=3)
+    stream.until({STAYS: 4, AWAY: 3})
+    shutil.rmtree(broker.directory / "store")
+    cluster.heal()
+    cluster.create_topic(topic, 1)
+    send(cluster, AWAY, topic, count)
+    if fails:
+        assert [(queue_id.broker_name, last) for _, queue_id, _, last in stream.error().ranges] == [(AWAY, 3)]
+    else:
+        stream.until({STAYS: 4, AWAY: count})
+        assert any(AWAY in record.getMessage() for record in caplog.records if record.name.startswith(LOSSES))
+    stream.reader.stop()
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "reports"])
+def test_a_topic_is_deleted_when_the_broker_that_was_away_says_so_too(
+    cluster: RocketmqCluster, new_name: Any, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    topic = cluster.create_topic(new_name("Deleted"), 1)
+    for name in (STAYS, AWAY):
+        send(cluster, name, topic, 3)
+    stream = Stream(cluster, topic, fails)
+    stream.until({STAYS: 3, AWAY: 3})
+
+    def delete(name: str) -> None:
+        with cluster.connect(name) as broker:
+            assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == 0
+        with cluster.connect_to(cluster.name_servers[0]) as name_server:
+            assert name_server.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}).code == 0
+
+    cluster.broker(AWAY).kill()
+    delete(STAYS)
+    until_s = time.monotonic() + 5
+    while time.monotonic() < until_s:
+        stream.trigger()
+        time.sleep(0.2)
+    assert stream.at()[AWAY] == 3, "nobody knows whether the broker that is away has it"
+    cluster.heal()
+    send(cluster, AWAY, topic, 1, first=3)
+    stream.until({STAYS: 3, AWAY: 4})
+    delete(AWAY)
+    if fails:
+        assert {queue_id.broker_name for _, queue_id, _, _ in stream.error().ranges} == {STAYS, AWAY}
+    else:
+        until_s = time.monotonic() + PATIENCE_S
+        while not any("deleted" in record.getMessage() for record in caplog.records):
+            assert time.monotonic() < until_s, "nothing is reported"
+            stream.trigger()
+            time.sleep(0.2)
+    stream.reader.stop()
