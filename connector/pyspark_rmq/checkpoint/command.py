@@ -259,7 +259,7 @@ def forget_broker(
         plan = plan_forgetting(found, broker, f"cluster:{cluster.name}", known)
         known_groups = _groups_of(plan, groups)
         records = RecordTopic.of_command(cluster, target.pull_group)
-        holders: Holders | None = records.holders()
+        holders: Holders | None = records.holders(without=broker)
         is_holder = holders is not None and broker in holders.brokers
         if not plan.queues and not is_holder:
             raise UsageError(
@@ -284,15 +284,15 @@ def forget_broker(
 
 def _require_gone(cluster: Cluster, broker: str, *, replaced: bool) -> None:
     """UsageError: a master of this name answers, and nobody has said that it is another one."""
-    from rmq_store.cluster import At, Question, ask_runtime_info, gather
+    from rmq_store.cluster import At, Question, ask_runtime_info, checked, gather
     from rmq_store.errors import UsageError
 
     known = cluster.routes.brokers(refresh=True).get(broker)
     if replaced or known is None or known.master is None:
         return
-    question = Question(broker, ask_runtime_info(), lambda answer, _: answer)
+    question = Question(broker, ask_runtime_info(), checked)
     told = gather(cluster, {broker: question}, At.MASTERS).told[broker]
-    if told.error is None:
+    if not told.is_away:  # a refusal is an answer, too
         raise UsageError(
             f"broker {broker!r} answers at {known.master}: a query goes on with it by itself. If it is another one, "
             "which has lost what the old one had, say so by --replaced"
