@@ -98,6 +98,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._history = History(options)
         self._absences = away_brokers.Absences(options)
         self._view: _View | None = None
+        # Whether the leases of its topics are held.
+        self._has_claimed = False
         self._idle: IdlePoll | None = None
         # Ranges of which a loss was reported, with the report.
         self._report: tuple[dict[Queue, Range], dict[str, Any]] | None = None
@@ -327,19 +329,18 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # In this order: what is written in between is seen at the next look.
         topics, version = starting_offsets.known_topics(store, self._options.subscription), store.version()
         member = self._member
-        if self._view is not None and topics is self._view.topics and version == self._view.version:
+        is_known = self._view is not None and topics is self._view.topics and version == self._view.version
+        if self._view is not None and is_known and (self._has_claimed or not claims):
             if member is not None:
                 member.heartbeat()
             return self._view.ranges
         subscription = self._options.subscription
         ranges = starting_offsets.subscribed(store, subscription, known)
-        if not claims:
-            return ranges
-        if member is not None:
+        if member is not None and claims:
             # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
             own = () if subscription.of_group is None else (subscription.of_group,)
             member.claim([*(queue.topic for queue in ranges), *own])
-        self._view = _View(topics, version, ranges)
+        self._view, self._has_claimed = _View(topics, version, ranges), claims
         return ranges
 
     def _opened(self) -> QueueSource:

@@ -178,7 +178,7 @@ class ClusterSendBacks(_ClusterSink):
             resend_unknown=sink.resend_unknown,
             settle_ms=sink.settle_ms,
             send_timeout_ms=sink.send_timeout_ms,
-            away_ms=self._cluster_options.broker_away_timeout_ms,
+            patience_ms=self._cluster_options.broker_away_timeout_ms,
             record_path=sink.marker_path,
             pull_group=self._cluster_options.pull_group,
             fail_on_weak_status=sink.fail_on_weak_status,

@@ -63,8 +63,8 @@ class SendBackSettings:
     """The settings of all tasks of a write; plain data. Times in ms.
 
     `max_reconsume_times`: of the messages of this write; None: the group's. `replay_check`, `record_path`: as
-    `SinkSettings`. `away_ms`: so long a broker is waited for that is away, if that is longer than `send_timeout_ms`: a
-    message can be sent back only by the broker that has it.
+    `SinkSettings`. A message has one broker, which is waited for as long as `send_timeout_ms` or `patience_ms` says,
+    whichever is longer.
     """
 
     group: str
@@ -73,7 +73,7 @@ class SendBackSettings:
     resend_unknown: bool = False
     settle_ms: int = 3_000
     send_timeout_ms: int = 60_000
-    away_ms: int = 0
+    patience_ms: int = 0
     record_path: str = ""
     pull_group: str = ""
     fail_on_weak_status: bool = False
@@ -105,7 +105,7 @@ class SendBackTask:
         self._cluster = cluster
         self._settings = settings
         self._sleep = sleep
-        self._patience_ms = max(settings.send_timeout_ms, settings.away_ms)
+        self._patience_ms = max(settings.send_timeout_ms, settings.patience_ms)
         self._check: SendBackCheck | None = None
         if settings.replay_check:
             reading = QueueReading(cluster, self._patience_ms, settings.pull_group, sleep)
