@@ -24,7 +24,12 @@ from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingEr
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
+from rmq_store.remoting.admin.required_brokers import (
+    brokers_away,
+    parse_broker_names,
+    require_brokers,
+    unanswered,
+)
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.cluster.groups import gather_group_configs, gather_members, group_configs, live_members
@@ -109,6 +114,7 @@ __all__ = [
     "ask_runtime_info",
     "at_brokers",
     "broker_error",
+    "brokers_away",
     "checked",
     "compile_selector",
     "ends_at_brokers",
@@ -133,6 +139,7 @@ __all__ = [
     "search_offsets",
     "split_name_servers",
     "tells_nothing",
+    "unanswered",
     "view_message",
     "walk_range",
 ]

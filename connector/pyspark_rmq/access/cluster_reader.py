@@ -23,10 +23,10 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
 
 from pyspark_rmq.access.cluster_lookup import ClusterRows, find_rows, group_names, redriven_letters
-from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
+from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, Registrations, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
 from pyspark_rmq.cluster_read.known_ends import LOOK_MS_MAX, KnownEnds
-from pyspark_rmq.cluster_read.look import BrokerError, Look
+from pyspark_rmq.cluster_read.look import BrokerError, Look, tells_nothing
 from pyspark_rmq.cluster_read.message_locations import MessageLocations
 from pyspark_rmq.cluster_read.outages import Outages
 from pyspark_rmq.cluster_read.range_reader import RangeReader, queue_of
@@ -100,6 +100,7 @@ class ClusterReader:
         self._found_news = False
         self._topics = TopicList(asked)
         self._required = RequiredBrokers(asked)
+        self._registrations = Registrations(asked)
         self._group: GroupLease | None = None
 
     @property
@@ -119,8 +120,16 @@ class ClusterReader:
         found = {broker.cluster for route in routes if route for broker in route.brokers.values() if broker.cluster}
         if found:
             self._identity = ",".join(sorted(found))
-        name = self._identity or self._cluster.name
+        name = self._identity or self._name()
         return f"cluster:{name}" if name else ""
+
+    def _name(self) -> str:
+        try:
+            return self._cluster.name
+        except MQBrokerError as error:
+            if self._look is None or not tells_nothing(error):
+                raise
+            return ""  # the name servers have just begun
 
     @property
     def clock(self) -> Callable[[], int]:
@@ -201,10 +210,24 @@ class ClusterReader:
         """
         self._required.check(names, topics, self._ends.masters(), self._timer_ms())
 
+    def awaits_registrations(self, topics: Collection[str]) -> bool:
+        """See `Brokers.awaits_registrations`. Raises as `Registrations.are_awaited`."""
+        if self._look is None:
+            return False
+        now_ms, were_awaited = self._timer_ms(), self._registrations.has_waited
+        are_awaited = self._registrations.are_awaited(topics, now_ms)
+        if were_awaited and not are_awaited:
+            # What was found before told nothing of brokers, and nothing of topics.
+            self._registrations.has_waited = False
+            self._outages = Outages(self._cluster)
+            self._look.begin()
+            self._topics = TopicList(self._asked)
+        return are_awaited
+
     def missing_brokers(self, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
         """See `Brokers.missing_brokers`."""
         now = {topic: {queue_id.broker_name for queue_id in self._ends.of(topic).all} for topic in known}
-        return KnownBrokers.of(self._cluster).missing(self._cluster, now, known)
+        return KnownBrokers.of(self._cluster).missing(self._asked, now, known)
 
     def known_brokers(self, queues: Iterable[Queue]) -> dict[BrokerQueueId, KnownRoutes]:
         """See `Brokers.known_brokers`."""

@@ -266,6 +266,11 @@ class Brokers(Protocol):
     def take_over(self, known: KnownRoutes) -> None:
         """Find brokers by what another process knew a moment ago, until the name servers tell more."""
 
+    def awaits_registrations(self, topics: Collection[str]) -> bool:
+        """Whether the name servers have just begun, and nobody can tell of these topics until brokers register. Only of
+        one that starts, and for 65 s at most.
+        """
+
     def missing_brokers(self, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
         """By topic the brokers that are away: that had queues of it, as `known`, this process or a name server say, and
         that no name server has among its brokers now.

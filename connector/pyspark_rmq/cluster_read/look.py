@@ -78,6 +78,8 @@ class Look(Cluster):
         self._seen: dict[str, TopicRoute] = {}
         # When a name server did not know a topic.
         self._missing_ms: dict[str, float] = {}
+        # The last address of each process that this reader has asked.
+        self._addresses_seen: dict[str, Mapping[int, str]] = {}
 
     def begin(self, silent: Mapping[Process, Silence] = MappingProxyType({})) -> None:
         """A plan begins. The processes that are `silent` are not asked in it, unless they have another address now."""
@@ -120,7 +122,8 @@ class Look(Cluster):
         try:
             asked = super().routes_of(others, asks_at_most)
         except (RemotingError, MQBrokerError) as error:
-            if not self._seen.keys() >= set(others) or not tells_nothing(error):
+            # One that has just begun, and refuses, knows nothing of a topic that was never seen, too.
+            if not tells_nothing(error) or (is_away(error) and not self._seen.keys() >= set(others)):
                 raise
             asked = dict.fromkeys(others)
         return found | {topic: self._with_seen(topic, route) for topic, route in asked.items()}
@@ -145,17 +148,23 @@ class Look(Cluster):
             raise _as_silence(silence.error)
         try:
             found = super().address(broker_name, broker_id)
-        except RemotingError as error:
+        except (RemotingError, MQBrokerError) as error:
             known = self.routes.last_known(broker_name)
-            before = None if known is None else known.addresses.get(broker_id)
+            told = None if known is None else known.addresses.get(broker_id)
+            before = self._addresses_seen.get(broker_name, {}).get(broker_id, told)
+            if before is None and not tells_nothing(error):
+                raise
             if before is None:
                 self._asked_at.pop((broker_name, broker_id), None)
                 self._note(broker_name, broker_id, error)
-                raise
+                raise _as_silence(error) from error
             found = before
         if silence is not None and silence.address == found:
             raise _as_silence(silence.error)
         self._asked_at[broker_name, broker_id] = found
+        seen = self._addresses_seen.get(broker_name, {})
+        if seen.get(broker_id) != found:
+            self._addresses_seen[broker_name] = {**seen, broker_id: found}
         return found
 
     # -- calls --------------------------------------------------------------------------------------------------------

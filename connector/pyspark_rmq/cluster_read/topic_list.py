@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from rmq_store.cluster import Cluster, MQBrokerError, RemotingError, ResponseCode, tells_nothing
+from rmq_store.cluster import Cluster, MQBrokerError, RemotingError, ResponseCode, is_away, tells_nothing
 
 _log = logging.getLogger(__name__)
 
@@ -87,9 +87,11 @@ class TopicList:
             if isinstance(error, MQBrokerError) and error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._refusal = error
                 return
-            if is_first or not tells_nothing(error):
+            if not tells_nothing(error) or (is_first and is_away(error)):
                 self._topics_at_ms = None if is_first else now_ms
                 raise
+            if is_first:  # they refuse because they have just begun
+                self._topics_at_ms = now_ms - TOPICS_EVERY_MS + MISSING_TOPIC_EVERY_MS
             _log.warning("the known topics stay in use: %s", error)
             return
         self._refusal = None

@@ -33,11 +33,13 @@ from rmq_store.arguments import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
+        StreamingQueryProgress,
     )
 
     from pyspark_rmq.access.store_reader import StoreReader
@@ -62,7 +64,11 @@ class LagListener(StreamingQueryListener):
 
     Safe for threads. Errors never reach Spark. They are logged once for each kind, and counted in
     `rmq_listener_errors_total`. For a store that is not on this machine, and for a cluster, lag in seconds and dead
-    letters are None, and messages are counted up to the end that the source has reported.
+    letters are None, and messages are counted up to the end that the source has reported. The lag of queues whose
+    broker is away is None.
+
+    A query with state that goes on without brokers (onBrokerAway=goOn) is warned of once, in the logger
+    `pyspark_rmq.lag_listener`: Spark drops the rows of a broker as late when it is back.
 
     Raises:
         UsageError: the directory of `openmetrics_file` does not exist.
@@ -78,6 +84,8 @@ class LagListener(StreamingQueryListener):
         self._ended: dict[tuple[str, str, int], SourceTracker] = {}
         self._stores: dict[str, tuple[StoreReader, Callable[[], int]]] = {}
         self._error_count = 0
+        # The runs of queries with state that were warned of.
+        self._warned_runs: set[str] = set()
         self._logged_kinds: set[str] = set()
 
     def rows(self) -> list[QueueRow]:
@@ -130,15 +138,23 @@ class LagListener(StreamingQueryListener):
                         batch = batch_of(event.progress, number)
                         if batch is not None:
                             self._completed(batch)
+                            if batch.goes_on and event.progress.stateOperators:
+                                self._warn_of_state(batch)
             self._write()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Measure the sources of a query that has had nothing to read for some seconds."""
         with self._lock:
             with self._guarded():
-                for tracker in [self._trackers[key] for key in self._trackers if key[1] == str(event.runId)]:
+                trackers = [self._trackers[key] for key in self._trackers if key[1] == str(event.runId)]
+                progress: StreamingQueryProgress | None = None
+                for tracker in trackers:
                     with self._guarded():
-                        tracker.idle(milliseconds(event.timestamp), *self._current_store(tracker.path))
+                        store, now_ms = self._current_store(tracker.path)
+                        if store is None and progress is None:
+                            progress = self._last_progress(event)
+                        now = None if progress is None else batch_of(progress, tracker.source)
+                        tracker.idle(milliseconds(event.timestamp), store, now_ms, now)
             self._write()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
@@ -147,6 +163,7 @@ class LagListener(StreamingQueryListener):
             with self._guarded():
                 over = {key: self._trackers.pop(key) for key in list(self._trackers) if key[1] == str(event.runId)}
                 self._ended = dict([*self._ended.items(), *over.items()][-_ENDED_MAX:])
+                self._warned_runs.discard(str(event.runId))
                 self._close_all_but({tracker.path for tracker in self._trackers.values()})
             self._write()
 
@@ -158,6 +175,37 @@ class LagListener(StreamingQueryListener):
         tracker = self._trackers[key]
         tracker.completed(batch, *self._current_store(batch.path))
         _log.info("%s", _line(tracker))
+
+    def _last_progress(self, event: QueryIdleEvent) -> StreamingQueryProgress | None:
+        """What the sources of an idle query have reported last: its event has nothing of it. None if the query cannot
+        be asked.
+        """
+        session = self._session()
+        query = None if session is None else session.streams.get(str(event.id))
+        progress = None if query is None else query.lastProgress
+        return progress if progress is not None and str(progress.runId) == str(event.runId) else None
+
+    def _session(self) -> SparkSession | None:
+        """Spark Connect tells a listener its session. In Spark Classic it is the one of this process."""
+        session: SparkSession | None = self.spark
+        if session is not None:
+            return session
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+
+        try:
+            return SparkSession.active()
+        except PySparkRuntimeError:  # there is none
+            return None
+
+    def _warn_of_state(self, batch: Batch) -> None:
+        if batch.run_id not in self._warned_runs:
+            self._warned_runs.add(batch.run_id)
+            _own_log.warning(
+                "query %s has state, and source %d of it goes on while a broker is away (onBrokerAway=goOn): Spark "
+                "drops the rows of that broker as late when it is back. Set onBrokerAway=wait to keep them",
+                batch.query or batch.query_id, batch.source,
+            )  # fmt: skip
 
     def _known(self) -> list[SourceTracker]:
         return [*self._ended.values(), *self._trackers.values()]
@@ -217,9 +265,9 @@ def _line(tracker: SourceTracker) -> str:
     for row in tracker.rows:
         topic = topics.setdefault(row.topic, {"messages": 0, "lag": 0, "lagSeconds": 0.0})
         topic["messages"] += row.messages
-        topic["lag"] += row.lag
-        known = row.lag_seconds is not None and topic["lagSeconds"] is not None
-        topic["lagSeconds"] = max(topic["lagSeconds"], row.lag_seconds) if known else None
+        for name, number, joined in (("lag", row.lag, sum), ("lagSeconds", row.lag_seconds, max)):
+            known = number is not None and topic[name] is not None
+            topic[name] = joined((topic[name], number)) if known else None
     names = ("query", "queryId", "runId", "batchId", "source", "path", "group", "messages", "retries", "deadLetters",
-             "lag", "lagSeconds", "rate", "etaSeconds")  # fmt: skip
+             "lag", "lagSeconds", "rate", "etaSeconds", "awayBrokers")  # fmt: skip
     return json.dumps({**dict(zip(names, total, strict=True)), "topics": topics}, ensure_ascii=False)

@@ -30,9 +30,14 @@ RETRIES = Metric(
 DEAD_LETTERS = Metric(
     "rmq_stream_dead_letters", "counter", "Messages that became dead letters of the group while the query ran.", _SOURCE
 )
+AWAY = Metric(
+    "rmq_stream_broker_away", "gauge",
+    "1 for each broker of the cluster that is away; the lag of its queues is unknown, and has no sample.",
+    (*_SOURCE, "broker_name"),
+)  # fmt: skip
 ERRORS = Metric("rmq_listener_errors", "counter", "Events of Spark that the listener could not process.")
 
-STREAM_METRICS: Final = (LAG, LAG_TIME, RATE, ETA, MESSAGES, RETRIES, DEAD_LETTERS, ERRORS)
+STREAM_METRICS: Final = (LAG, LAG_TIME, RATE, ETA, MESSAGES, RETRIES, DEAD_LETTERS, AWAY, ERRORS)
 
 
 def stream_metrics(trackers: Iterable[SourceTracker], error_count: int) -> list[MetricFamily]:
@@ -46,11 +51,12 @@ def stream_metrics(trackers: Iterable[SourceTracker], error_count: int) -> list[
         found[RETRIES].append((source, tracker.retries))
         if total.dead_letters is not None:
             found[DEAD_LETTERS].append((source, tracker.dead_letters))
+        found[AWAY] += [((*source, name), 1) for name in total.away_brokers]
         for row in tracker.rows:
             queue_id = row.queue_id if row.broker_name is None else f"{row.broker_name}:{row.queue_id}"
             labels = *source, row.topic, str(queue_id)
-            found[LAG].append((labels, row.lag))
-            for metric, number in ((LAG_TIME, row.lag_seconds), (RATE, row.rate), (ETA, row.eta_seconds)):
+            numbers = ((LAG, row.lag), (LAG_TIME, row.lag_seconds), (RATE, row.rate), (ETA, row.eta_seconds))
+            for metric, number in numbers:
                 if number is not None:
                     found[metric].append((labels, number))
         for (topic, queue_id), count in sorted(tracker.messages.items()):

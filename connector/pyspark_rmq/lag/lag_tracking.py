@@ -10,17 +10,18 @@
 
 Positions and times come from Spark's progress (`offsets`). The source reports its path, its group and the ends of its
 queues there. If the store is not on this machine, or is a cluster, those ends are used, and values that need the store
-are None.
+are None. Brokers that are away tell no ends: the end and the lag of their queues are unknown (None), and so is the sum.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyspark_rmq.options.option_table import GO_ON
 from pyspark_rmq.options.options import DLQ_PREFIX, RETRY_PREFIX
 from pyspark_rmq.position.position import Queue, StreamPosition
 from pyspark_rmq.position.queue_ids import BrokerQueueId, broker_of, number_of
@@ -37,7 +38,8 @@ _FIELDS = frozenset(("version", "store", "topics"))
 
 class QueueRow(NamedTuple):
     """One queue of one source of a query: see the docstring of this module. `position` is the next message to read,
-    `end` the end of the queue, `messages` the number of messages that the last batch read.
+    `end` the end of the queue, `messages` the number of messages that the last batch read. `end` and `lag` are None
+    while nobody tells the end: the broker of the queue is away.
     """
 
     query: str
@@ -50,9 +52,9 @@ class QueueRow(NamedTuple):
     topic: str
     queue_id: int
     position: int
-    end: int
+    end: int | None
     messages: int
-    lag: int
+    lag: int | None
     lag_seconds: float | None
     rate: float | None
     eta_seconds: float | None
@@ -60,7 +62,9 @@ class QueueRow(NamedTuple):
 
 
 class SourceRow(NamedTuple):
-    """One source of a query: the sums over its queues, and the age of the oldest unread message."""
+    """One source of a query: the sums over its queues, and the age of the oldest unread message. `lag` is None while
+    that of a queue is unknown; `away_brokers` names the brokers that are away, sorted.
+    """
 
     query: str
     query_id: str
@@ -72,16 +76,18 @@ class SourceRow(NamedTuple):
     messages: int
     retries: int
     dead_letters: int | None
-    lag: int
+    lag: int | None
     lag_seconds: float | None
     rate: float | None
     eta_seconds: float | None
+    away_brokers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Spark's progress report on one source: of the trigger that began at `started_ms`. `reported` has the ends of the
-    queues as the source saw them.
+    queues as the source saw them, and `away_brokers` the brokers that told it none. `goes_on`: it reads a cluster with
+    onBrokerAway=goOn.
     """
 
     query: str
@@ -96,6 +102,8 @@ class Batch:
     group: str | None
     started_ms: int
     done_ms: int
+    away_brokers: tuple[str, ...] = ()
+    goes_on: bool = False
 
     @property
     def messages(self) -> dict[Queue, int]:
@@ -121,6 +129,7 @@ def batch_of(progress: StreamingQueryProgress, number: int) -> Batch | None:
         {**before, **position.began}, position, StreamPosition.from_json(latest).next,
         _place(latest), _text(latest.get("group")),
         started_ms, started_ms + progress.durationMs.get("triggerExecution", 0),
+        _names(latest.get("away")), latest.get("onBrokerAway") == GO_ON,
     )  # fmt: skip
 
 
@@ -155,10 +164,22 @@ class SourceTracker:
             self.messages[queue] = self.messages.get(queue, 0) + count
         self._measure(batch, batch.messages, batch.done_ms, store, now_ms)
 
-    def idle(self, at_ms: int, store: StoreReader | None, now_ms: int) -> None:
-        """Measure although nothing was read since the last call, up to `at_ms` (Spark's time)."""
-        if self._batch is not None:
-            self._measure(self._batch, {}, at_ms, store, now_ms)
+    def idle(self, at_ms: int, store: StoreReader | None, now_ms: int, now: Batch | None = None) -> None:
+        """Measure although nothing was read since the last call, up to `at_ms` (Spark's time). `now`: what the source
+        reports now. Without it, and without a store, the ends are unknown: those of the last batch are old.
+        """
+        if self._batch is None:
+            return
+        if now is not None:
+            self._batch = replace(self._batch, reported=now.reported, away_brokers=now.away_brokers)
+        elif store is None:
+            self._batch = replace(self._batch, reported={})
+        self._measure(self._batch, {}, at_ms, store, now_ms)
+
+    @property
+    def source(self) -> int:
+        """The number of the source in its query."""
+        return self._batch.source if self._batch is not None else 0
 
     def _measure(
         self, batch: Batch, messages: Mapping[Queue, int], done_ms: int, store: StoreReader | None, now_ms: int
@@ -167,11 +188,11 @@ class SourceTracker:
         before = {_queue_of(row): row.lag for row in self.rows}
         rows = []
         for queue, position in sorted(batch.end.next.items()):
-            end = batch.reported.get(queue, position) if store is None else store.queue_range(*queue).max_offset
-            lag, count = max(0, end - position), messages.get(queue, 0)
+            end = batch.reported.get(queue) if store is None else store.queue_range(*queue).max_offset
+            end = None if end is None else max(end, position)
+            lag, count = None if end is None else end - position, messages.get(queue, 0)
             row = QueueRow(
-                *_batch_columns(batch), queue.topic, number_of(queue.queue_id), position, max(end, position), count,
-                lag,
+                *_batch_columns(batch), queue.topic, number_of(queue.queue_id), position, end, count, lag,
                 _age_s(store, queue, position, lag, now_ms), *_speed(count, lag, before.get(queue), passed_ms),
                 broker_of(queue.queue_id),
             )  # fmt: skip
@@ -180,11 +201,11 @@ class SourceTracker:
         dead = self._dead_letters(batch, store)
         retries = sum(count for queue, count in messages.items() if queue.topic.startswith(RETRY_PREFIX))
         self.retries, self.dead_letters = self.retries + retries, self.dead_letters + (dead or 0)
-        count, lag = sum(messages.values()), sum(row.lag for row in rows)
+        count, lag = sum(messages.values()), _sum(row.lag for row in rows)
         ages = [row.lag_seconds for row in rows]
         oldest = None if None in ages else max((age or 0.0 for age in ages), default=0.0)
-        speed = _speed(count, lag, sum(before.values()) if before else None, passed_ms)
-        self.total = SourceRow(*_batch_columns(batch), count, retries, dead, lag, oldest, *speed)
+        speed = _speed(count, lag, _sum(before.values()) if before else None, passed_ms)
+        self.total = SourceRow(*_batch_columns(batch), count, retries, dead, lag, oldest, *speed, batch.away_brokers)
 
     def _dead_letters(self, batch: Batch, store: StoreReader | None) -> int | None:
         """The messages that became dead letters of the group since the last measurement."""
@@ -218,11 +239,17 @@ def _batch_columns(batch: Batch) -> tuple[str, str, str, int, int, str | None, s
     return (batch.query, batch.query_id, batch.run_id, batch.batch_id, batch.source, batch.path, batch.group)
 
 
-def _age_s(store: StoreReader | None, queue: Queue, position: int, lag: int, now_ms: int) -> float | None:
+def _sum(lags: Iterable[int | None]) -> int | None:
+    """The sum; None if one is unknown."""
+    found = list(lags)
+    return None if None in found else sum(lag or 0 for lag in found)
+
+
+def _age_s(store: StoreReader | None, queue: Queue, position: int, lag: int | None, now_ms: int) -> float | None:
     """How long the message at `position` has been stored, in seconds; None if that is unknown."""
     from rmq_store import CorruptRecordError, OffsetOutOfRangeError
 
-    if not lag:
+    if lag == 0:
         return 0.0
     if store is None:
         return None
@@ -233,14 +260,16 @@ def _age_s(store: StoreReader | None, queue: Queue, position: int, lag: int, now
         return None
 
 
-def _speed(count: int, lag: int, lag_before: int | None, passed_ms: int) -> tuple[float | None, float | None]:
+def _speed(
+    count: int, lag: int | None, lag_before: int | None, passed_ms: int
+) -> tuple[float | None, float | None]:
     """Messages per second, and the seconds until the lag is 0 at the present rate of decrease."""
-    if passed_ms <= 0:
-        return None, None if lag else 0.0
-    rate = count * 1000 / passed_ms
-    shrinking = rate if lag_before is None else (lag_before - lag) * 1000 / passed_ms
+    rate = count * 1000 / passed_ms if passed_ms > 0 else None
     if not lag:
-        return rate, 0.0
+        return rate, None if lag is None else 0.0
+    if rate is None:
+        return None, None
+    shrinking = rate if lag_before is None else (lag_before - lag) * 1000 / passed_ms
     return rate, lag / shrinking if shrinking > 0 else None
 
 
@@ -260,3 +289,7 @@ def _object(text: str) -> dict[str, Any]:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()

@@ -314,10 +314,11 @@ _CLUSTER = (
         broker_names,
         "names of brokers, separated by `,`",
         "none",
-        "Brokers that must be known to the name servers and answer, or the read fails and names them, before any row "
-        "comes; a stream also while it runs. A broker need not have the topics; its slave may answer for it. Without "
-        "this option the rows of a broker that is away are missing, and a new process cannot know it "
-        "([cluster.md](cluster.md#a-broker-that-is-away)).",
+        "Brokers that must be known to the name servers and answer, or the read fails and names them. A batch fails "
+        "before any row comes. A stream plans nothing while one of them is away, at its start and while it runs: with "
+        "`onBrokerAway=goOn` it fails after `brokerAwayTimeout`, with `wait` never, with `fail` at once. A broker need "
+        "not have the topics; its slave may answer for it. Without this option the rows of a broker that is away are "
+        "missing, and a new process cannot know it ([cluster.md](cluster.md#a-broker-that-is-away)).",
         "only",
     ),
     Option(
@@ -339,7 +340,8 @@ _CLUSTER = (
         "duration: 500ms, 30s, 15m, 1h",
         "3m",
         "How long tasks wait for a broker that goes after their batch was planned, before they fail and name it: its "
-        "rows to read, the rows that it may have stored already, and the records of the replay check.",
+        "rows to read, the rows that it may have stored already, and the records of the replay check. A stream also "
+        "waits so long for a broker of `requiredBrokers`.",
         "only",
     ),
     Option(

@@ -122,6 +122,7 @@ class SourceOptions:
     skip_older: bool = True
     """Of queues that a stream of a cluster did not see at its start: onLateQueue."""
     on_broker_away: str = FAIL
+    chose_on_broker_away: bool = False
     """Of a stream of a cluster GO_ON, WAIT or FAIL. All other reads fail."""
 
     @property
@@ -256,6 +257,7 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         required_brokers=values.get("requiredBrokers", ()),
         skip_older=values.get("onLateQueue", SKIP_OLDER) == SKIP_OLDER,
         on_broker_away=values.get("onBrokerAway", GO_ON if use == "stream read" else FAIL),
+        chose_on_broker_away="onBrokerAway" in values,
     )
 
 

@@ -27,19 +27,14 @@ from collections.abc import Collection, Mapping
 
 from pyspark_rmq.access.queue_source import Brokers, QueueSource
 from pyspark_rmq.access.store_location import location_of
-from pyspark_rmq.options.option_table import WAIT
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import ANY_TOPIC, LATEST, Position, Queue, StreamPosition, describe
 from pyspark_rmq.position.queue_ids import broker_of
 from pyspark_rmq.read import loss_report
-from rmq_store.real_time import monotonic
 
 _log = logging.getLogger(__name__)
-
-# Queues of a warning.
-_NAMED = 8
 
 
 def warn(
@@ -63,44 +58,17 @@ def warn(
         )  # fmt: skip
 
 
-class Absences:
-    """The brokers that a stream goes on without, or waits for: a warning when one goes, and one when it is back."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        # Since when, in s of a clock that never goes back.
-        self._since_s: dict[str, float] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """Those that were away when the stream planned last, sorted."""
-        return sorted(self._since_s)
-
-    def log(self, store: QueueSource, position: StreamPosition) -> None:
-        """A plan from `position` has asked the brokers."""
-        away = store.away() if isinstance(store, Brokers) else {}
-        now_s = monotonic()
-        for name in sorted(self._since_s.keys() - away.keys()):
-            _log.warning(
-                "broker %s is back after %.1f s; the stream goes on in its queues at %s",
-                name, now_s - self._since_s.pop(name), _places(position, name),
-            )  # fmt: skip
-        for name in sorted(away.keys() - self._since_s.keys()):
-            self._since_s[name] = now_s
-            waits = self._options.on_broker_away == WAIT
-            _log.warning(
-                "broker %s is away: %s. The stream %s (onBrokerAway); its queues stay at %s",
-                name, away[name], "plans nothing until it is back" if waits else "goes on without it",
-                _places(position, name),
-            )  # fmt: skip
-
-
-def _places(position: StreamPosition, broker_name: str) -> str:
-    """The next offsets of a stream in the queues of a broker, for people."""
-    queues = sorted(queue for queue in position.next if broker_of(queue.queue_id) == broker_name)
-    some = ", ".join(f"{queue} {position.next[queue]}" for queue in queues[:_NAMED])
-    more = f" and {len(queues) - _NAMED} more" if len(queues) > _NAMED else ""
-    return f"{some}{more}" if queues else "no position yet"
+def warn_of_state(options: SourceOptions, queues: Collection[Queue]) -> None:
+    """Warn, when a stream starts, of what goOn means for a query with state, unless the user has chosen onBrokerAway.
+    Spark does not tell a source whether its query has state; of one broker alone no rows come late.
+    """
+    brokers = {broker_of(queue.queue_id) for queue in queues} - {None}
+    if len(brokers) > 1 and not options.chose_on_broker_away:
+        _log.warning(
+            "while a broker is away, the stream reads the others (onBrokerAway=goOn). If the query has state with a "
+            "watermark (windows, joins, dropDuplicates), Spark drops the rows of that broker as late when it is back: "
+            "set onBrokerAway=wait for such a query, and goOn for one without state"
+        )
 
 
 def since_start(options: SourceOptions) -> dict[str, int]:

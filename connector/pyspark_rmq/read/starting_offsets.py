@@ -12,10 +12,11 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark_rmq.access.queue_source import Brokers, QueueSource, held
 from pyspark_rmq.access.store_location import location_of
+from pyspark_rmq.options.option_table import FAIL
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
 from pyspark_rmq.position.planning import Range
@@ -25,6 +26,9 @@ from pyspark_rmq.read import loss_report
 from pyspark_rmq.read.away_brokers import late_queue_start
 from pyspark_rmq.read.loss_detection import report_loss
 from rmq_store.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from rmq_store.cluster import BrokerAwayError
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +45,38 @@ def require_brokers(store: QueueSource, options: SourceOptions) -> None:
     if options.required_brokers and isinstance(store, Brokers):
         topics = subscribed_topics(store.topics(), options.subscription)
         store.require_brokers(options.required_brokers, topics)
+
+
+def missed_brokers(store: QueueSource, options: SourceOptions) -> BrokerAwayError | None:
+    """The error that names the brokers of requiredBrokers that are away: a stream may wait for them (`Absences`).
+    Raises it with onBrokerAway=fail.
+    """
+    from rmq_store.cluster import BrokerAwayError
+
+    try:
+        require_brokers(store, options)
+    except BrokerAwayError as error:
+        if options.on_broker_away == FAIL:
+            raise
+        return error
+    return None
+
+
+def refuse_for_now(options: SourceOptions, missed: BrokerAwayError | None) -> None:
+    """Raise `BrokerAwayError` if the starting option names queues: not all brokers are there whose queues it may name.
+    `missed`: required ones; None: no broker has registered yet.
+    """
+    from rmq_store.cluster import BrokerAwayError
+
+    if options.starting is not None and options.starting.values:
+        raise missed or BrokerAwayError("no broker has registered at the name servers yet", ())
+
+
+def is_for_brokers(refused: Exception) -> bool:
+    """Whether a start was refused only because brokers are away."""
+    from rmq_store.cluster import BrokerAwayError
+
+    return isinstance(refused, BrokerAwayError)
 
 
 def subscribed(

@@ -17,6 +17,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -41,7 +43,6 @@ from pyspark_rmq.access.queue_source import (
     held,
 )
 from pyspark_rmq.access.store_location import Identity, location_of
-from pyspark_rmq.options.option_table import WAIT
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position import planning
 from pyspark_rmq.position.fingerprint import fingerprints_before
@@ -50,6 +51,7 @@ from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
 from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
 from pyspark_rmq.query.ending import stop_when_terminated
 from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
+from pyspark_rmq.read.absences import Absences
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
 from pyspark_rmq.read.loss_detection import History
@@ -60,11 +62,14 @@ from rmq_store.real_time import monotonic
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmq_store.cluster import BrokerAwayError
 
 _log = logging.getLogger(__name__)
 
 # A batch is planned only after the delivery: more waiting messages than that come in several batches.
 _DELIVERED_AT_ONCE = 100_000
+# A plan of AvailableNow that may not plan is made again after this time.
+_HELD_AGAIN_S = 1.0
 
 
 class _OpenStore(NamedTuple):
@@ -76,11 +81,21 @@ class _OpenStore(NamedTuple):
 
 
 class _View(NamedTuple):
-    """The subscribed queues, as they were with this table of topics and this version of the source."""
+    """The subscribed queues, as they were with this table of topics, this version of the source, and these required
+    brokers away (`missed`). `had`: the topics of the position, which are subscribed also where no list has them.
+    """
 
     topics: Mapping[str, object]
     version: Hashable
+    missed: BrokerAwayError | None
+    had: frozenset[str]
     ranges: dict[Queue, Range]
+
+    def is_still(self, other: _View) -> bool:
+        """Whether nothing has changed in `other`, which has no ranges yet."""
+        names, others = (() if one.missed is None else one.missed.broker_names for one in (self, other))
+        is_same = self.topics is other.topics and self.version == other.version and names == others
+        return is_same and other.had <= self.had
 
 
 class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -94,12 +109,15 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamPosition | None = None
         self._refused: Exception | None = None
         self._history = History(options)
-        self._absences = away_brokers.Absences(options)
+        self._absences = Absences(options)
+        # None: not known, or the name servers have just begun, and nobody can tell of the topics.
         self._view: _View | None = None
         self._idle: IdlePoll | None = None
         # Ranges of which a loss was reported, with the report.
         self._report: tuple[dict[Queue, Range], dict[str, Any]] | None = None
         self._target: dict[Queue, int] | None = None
+        # Whether it has the ends of all brokers for which the stream waits.
+        self._target_is_whole = True
         # The ranges that the tasks of the batch that ends at the position are going to read.
         self._pinned: tuple[StreamPosition, Pin] | None = None
         self._last_batch_s: float | None = None
@@ -122,7 +140,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start: QueueOffsets = {}
         self._refused = None
         try:
-            start = starting_offsets.stream_start(store, self._options, ranges)
+            if self._view is None or self._view.missed is not None:
+                starting_offsets.refuse_for_now(self._options, self._view and self._view.missed)
+            if self._view is not None:
+                start = starting_offsets.stream_start(store, self._options, ranges)
         except (UsageError, BrokerAwayError) as error:
             # A new query is refused by `latestOffset`. A first batch that is repeated knows where it began, and
             # goes on although, say, the option does not name a queue that was added since.
@@ -143,11 +164,16 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends of the queues, after delivering the messages that are due: this run reads up to these ends."""
+        self._absences.is_available_now = True
         self._target = self._in_plan(self._ends_now)
+        # The position is not known yet, which knows more brokers than name servers that forget.
+        self._target_is_whole = False
 
     def _ends_now(self, store: QueueSource) -> dict[Queue, int]:
         self._deliver_due(store, None)
-        return {queue: limits.max_offset for queue, limits in self._poll(store, None).items()}
+        ranges = self._poll(store, None)
+        self._target_is_whole = self._view is not None and not self._absences.hold(store, self._view.missed)
+        return {queue: limits.max_offset for queue, limits in ranges.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
@@ -155,10 +181,25 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The sink has completed everything before `start`, so this commits `start` to the group. Spark calls it up to 95
         times a second while it is idle. It also delivers delayed messages that are due.
         """
-        now_s = monotonic()
-        if self._store is not None and self._idle is not None and self._idle.holds(self._store.reader, start, now_s):
-            return start
-        return self._in_plan(lambda store: self._planned(store, start, limit, now_s))
+        while True:
+            if self._target is not None and not self._target_is_whole:
+                self._target = self._in_plan(self._ends_now) | self._target
+            now_s = monotonic()
+            idle = self._idle
+            if self._store is not None and idle is not None and idle.holds(self._store.reader, start, now_s):
+                end = start
+            else:
+                end = self._in_plan(partial(self._planned, start=start, limit=limit, now_s=now_s))
+            if self._target is None or end != start or (self._target_is_whole and not self._is_held):
+                return end
+            # AvailableNow ends with the first plan that has nothing. Spark interrupts this wait (`query.stop()`).
+            if self._is_held:
+                sleep(_HELD_AGAIN_S)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether no batch may be planned until brokers are back, or have registered."""
+        return self._view is None or self._absences.holds
 
     def _planned(
         self, store: QueueSource, start: dict[str, Any], limit: ReadLimit, now_s: float
@@ -166,28 +207,37 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         due_ms = self._deliver_due(store, _DELIVERED_AT_ONCE)
         begin = StreamPosition.from_json(start)
         seen = self._poll(store, begin.next)
-        assert self._view is not None  # _look_at has set it
+        if self._view is None:
+            self._target_is_whole = False
+            return start
+        missed = self._view.missed
         idle = IdlePoll(start, seen, self._view.version, due_ms, now_s)
         if self._idle is not None and self._idle.start == start and self._idle.ranges is seen:
             self._idle = idle
+            self._absences.seen(store, missed, begin)
             return start
+        first = begin == self._initial
+        if first and self._refused is not None:
+            begin = self._first_position(store, begin.since)  # brokers may be there now
+            if self._refused is not None:
+                if not starting_offsets.is_for_brokers(self._refused) or not self._absences.seen(store, missed, begin):
+                    raise self._refused
+                return start
         ranges = planning.not_behind(seen, begin.next)
         if self._pinned is not None and self._pinned[0] == begin:
             self._unpin()
-        first = begin == self._initial
-        if first and self._refused is not None:
-            raise self._refused
         if not self._warned:
             self._warn_if_overruled()
+            away_brokers.warn_of_state(self._options, {*ranges, *begin.next})
             away_brokers.warn(store, self._options, ranges, begin)
             self._warned = True
         closed, away = self._unread(store, begin, ranges)
-        self._absences.log(store, begin)
+        holds = self._absences.seen(store, missed, begin)
         back = self._history.check(store, with_opened_again(begin, ranges), ranges)
         plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first, held=away)
         self._complete(plan.begin, ranges, away)
-        if self._options.on_broker_away == WAIT and isinstance(store, Brokers) and store.away():
-            self._idle = idle
+        if holds:
+            self._idle, self._target_is_whole = idle, False
             return start
         if plan.new_queues:
             plan = plan.starting(starting_offsets.new_queue_start(store, self._options, begin, plan.new_queues))
@@ -208,16 +258,19 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the last known ends of the queues, without limits, and the path and group of the source; for the
-        query's progress (`lag_tracking`). `away` names the brokers that are away: ends of their queues are not there.
+        query's progress (`lag_tracking`). Of a cluster also onBrokerAway, and `away` names the brokers that are away:
+        ends of their queues are not there.
         """
         view = self._view
-        if self._store is None or view is None or not view.ranges:
+        if self._store is None or view is None or not (view.ranges or self._absences.names):
             return None
         if self._report is None or self._report[0] is not view.ranges:
             ends = {queue: limits.max_offset for queue, limits in view.ranges.items()}
             options = self._options
             location = location_of(options).in_progress | ({"group": options.group} if options.group else {})
-            away = {"away": self._absences.names} if self._absences.names else {}
+            away: dict[str, Any] = {"away": self._absences.names} if self._absences.names else {}
+            if isinstance(self._store.reader, Brokers):
+                away["onBrokerAway"] = options.on_broker_away
             self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location | away
         return self._report[1]
 
@@ -303,24 +356,31 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the subscribed queues as they are now; the group's leases are held from here on. `known` are those of
         the position, see `starting_offsets.subscribed`.
 
-        The same dict as long as neither the log nor the table of topics changed.
+        The same dict as long as neither the log nor the table of topics changed. Empty, and without a view, while the
+        name servers of a stream that starts have just begun: nobody can tell of its topics.
         """
         store.refresh()
-        starting_offsets.require_brokers(store, self._options)
+        subscription = self._options.subscription
+        if isinstance(store, Brokers):
+            named = subscription.assign or subscription.topics
+            if store.awaits_registrations([*named, *(queue.topic for queue in known or ())]):
+                self._view = None
+                return {}
+        missed = starting_offsets.missed_brokers(store, self._options)
         # In this order: what is written in between is seen at the next look.
-        topics, version = starting_offsets.known_topics(store, self._options.subscription), store.version()
+        topics, version = starting_offsets.known_topics(store, subscription), store.version()
+        now = _View(topics, version, missed, frozenset(queue.topic for queue in known or ()), {})
         member = self._member
-        if self._view is not None and topics is self._view.topics and version == self._view.version:
+        if self._view is not None and self._view.is_still(now):
             if member is not None:
                 member.heartbeat()
             return self._view.ranges
-        subscription = self._options.subscription
         ranges = starting_offsets.subscribed(store, subscription, known)
         if member is not None:
             # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
             own = () if subscription.of_group is None else (subscription.of_group,)
             member.claim([*(queue.topic for queue in ranges), *own])
-        self._view = _View(topics, version, ranges)
+        self._view = now._replace(ranges=ranges)
         return ranges
 
     def _opened(self) -> QueueSource:
@@ -387,7 +447,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = [queue for queue in begin.next if queue not in ranges]
         if not missing and not begin.closed:
             return {}, set()
-        had = {queue.topic for queue in missing}
+        # Of the position: name servers that have just begun list no topic.
+        had = {queue.topic for queue in (*missing, *begin.closed)}
         subscription = self._options.subscription
         existing = {*starting_offsets.known_topics(store, subscription), *had}
         topics = starting_offsets.subscribed_topics(existing, subscription)

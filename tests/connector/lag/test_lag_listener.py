@@ -353,6 +353,7 @@ def test_a_progress_is_one_line_of_json_for_each_source(shop: Shop, caplog: pyte
         "query": "täglich", "queryId": str(query.id), "runId": str(query.run_id), "batchId": 0, "source": 0,
         "path": str(shop.path), "group": "g", "messages": 3, "retries": 0, "deadLetters": 0, "lag": 1,
         "lagSeconds": 1.0, "rate": 3.0, "etaSeconds": pytest.approx(1 / 3),
+        "awayBrokers": [],
         "topics": {"T": {"messages": 3, "lag": 1, "lagSeconds": 1.0}},
     }  # fmt: skip
     listener.close()
@@ -368,7 +369,7 @@ def test_the_metrics_are_those_of_the_table_and_go_to_a_file_at_each_event(shop:
     assert [(found.name, found.type, found.unit, found.documentation) for found in read] == [
         (metric.name, metric.kind, metric.unit, metric.help) for metric in STREAM_METRICS
     ]
-    assert all(found.samples for found in read)
+    assert [found.name for found in read if not found.samples] == ["rmq_stream_broker_away"], "none is away"
     assert {sample.labels["query"] for found in read[:-1] for sample in found.samples} == {'a "query"\n\\ of mine'}
     shop.send(1)
     listener.onQueryIdle(query.idle(at_s=9))
@@ -551,3 +552,86 @@ def test_a_query_over_a_cluster_is_measured_by_what_its_source_reports() -> None
     assert listener.table().column("broker_name").to_pylist() == ["a", "a", "b"]
     text = listener.openmetrics()
     assert 'queue_id="a:1"' in text and "rmq_listener_errors_total 0" in text
+
+
+def over_cluster(
+    end: dict[Queue, int], latest: dict[Queue, int], away: tuple[str, ...] = (), policy: str = "goOn"
+) -> dict[str, Any]:
+    """A source over a cluster: `latest` has no queue of a broker that is away."""
+    reported = StreamPosition("cluster:c", latest).to_json() | {"nameServer": "ns:9876", "onBrokerAway": policy}
+    return foreign(
+        json.dumps(StreamPosition("cluster:c", end).to_json()), json.dumps(StreamPosition("cluster:c", end).to_json()),
+        json.dumps(reported | ({"away": list(away)} if away else {})),
+    )  # fmt: skip
+
+
+A0, B0 = (Queue("T", BrokerQueueId(name, 0)) for name in "ab")
+
+
+def test_the_lag_of_a_broker_that_is_away_is_unknown_and_the_broker_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    listener, query = LagListener(), Query()
+    listener.onQueryProgress(query.done(over_cluster({A0: 4, B0: 4}, {A0: 6, B0: 9})))
+    assert (listener.sources()[0].lag, listener.sources()[0].away_brokers) == (7, ())
+    with caplog.at_level(logging.INFO, logger="pyspark_rmq.lag"):
+        listener.onQueryProgress(query.done(over_cluster({A0: 4, B0: 4}, {A0: 6}, ("b",)), at_s=1))
+    assert [(row.broker_name, row.end, row.lag, row.lag_seconds, row.eta_seconds) for row in listener.rows()] == [
+        ("a", 6, 2, None, None), ("b", None, None, None, None),
+    ]  # fmt: skip
+    (total,) = listener.sources()
+    assert (total.lag, total.lag_seconds, total.eta_seconds, total.away_brokers) == (None, None, None, ("b",))
+    assert listener.table().column("lag").to_pylist() == [2, None]
+    told = json.loads(caplog.records[-1].message)
+    assert (told["lag"], told["awayBrokers"], told["topics"]["T"]["lag"]) == (None, ["b"], None)
+    assert samples(listener, "rmq_stream_lag_messages", "queue_id") == {("a:0",): 2}
+    assert samples(listener, "rmq_stream_broker_away", "broker_name") == {("b",): 1}
+    listener.onQueryProgress(query.done(over_cluster({A0: 4, B0: 4}, {A0: 6, B0: 9}), at_s=2))
+    assert (listener.sources()[0].lag, listener.sources()[0].away_brokers) == (7, ())
+    assert samples(listener, "rmq_stream_broker_away", "broker_name") == {}
+
+
+def test_all_brokers_may_be_away() -> None:
+    listener, query = LagListener(), Query()
+    listener.onQueryProgress(query.done(over_cluster({A0: 4, B0: 4}, {}, ("a", "b"))))
+    assert [row.lag for row in listener.rows()] == [None, None]
+    assert listener.sources()[0].away_brokers == ("a", "b")
+
+
+class _Spark:
+    """A session, as far as the listener asks it: the last progress of its only query."""
+
+    def __init__(self, progress: Any) -> None:
+        self.streams = self
+        self.lastProgress = progress
+
+    def get(self, _: str) -> Any:
+        return self
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_an_idle_query_over_a_cluster_shows_no_old_ends(is_asked: bool) -> None:
+    """Its event has nothing of its sources. The query knows what they report."""
+    listener, query = LagListener(), Query()
+    listener.onQueryProgress(query.done(over_cluster({A0: 4, B0: 4}, {A0: 4, B0: 4})))
+    if is_asked:
+        progress = query.done(over_cluster({A0: 4, B0: 4}, {A0: 7}, ("b",))).progress
+        listener.spark = _Spark(progress)  # type: ignore[assignment]
+    listener.onQueryIdle(query.idle(20))
+    assert [row.lag for row in listener.rows()] == ([3, None] if is_asked else [None, None])
+    assert listener.sources()[0].away_brokers == (("b",) if is_asked else ())
+    assert "rmq_listener_errors_total 0" in listener.openmetrics()
+
+
+@pytest.mark.parametrize(("policy", "has_state", "is_told"), [("goOn", True, True), ("wait", True, False),
+                                                              ("goOn", False, False)])  # fmt: skip
+def test_a_query_with_state_that_goes_on_without_brokers_is_warned_of_once(
+    policy: str, has_state: bool, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = LagListener()
+    for query in (Query(), Query()):
+        for at_s in range(3):
+            event = query.done(over_cluster({A0: 4}, {A0: 4}, policy=policy), at_s=at_s)
+            if has_state:
+                event.progress["stateOperators"] = [object()]
+            listener.onQueryProgress(event)
+        listener.onQueryTerminated(query.terminated())
+    assert caplog.text.count("Set onBrokerAway=wait to keep them") == 2 * is_told

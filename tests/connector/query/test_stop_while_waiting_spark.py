@@ -16,8 +16,8 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 
-# A stop that waits for the broker takes so long, and the test ends by its own limit. Spark itself takes 2 to 4 s to end a
-# worker whose task was cancelled.
+# A stop that waits for the broker takes so long, and the test ends by its own limit. Spark itself takes 2 to 4 s to end
+# a worker whose task was cancelled.
 WAITS: Final = {"brokerAwayTimeout": "10m"}
 DEADLINE_S: Final = 60.0
 

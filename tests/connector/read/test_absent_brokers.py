@@ -50,7 +50,7 @@ def test_a_read_without_a_required_broker_fails_by_name_before_any_row(
     net: FakeNet, stream: Make, goes: Callable[[FakeNet], Any], subscription: dict[str, str], kind: str
 ) -> None:
     goes(net)
-    options = {**subscription, "requiredBrokers": BOTH}
+    options = {**subscription, "requiredBrokers": BOTH} | ({"onBrokerAway": "fail"} if kind == "stream" else {})
     with pytest.raises(BrokerAwayError, match=r"required brokers are away.*broker-b: ") as raised:
         batch(**options).partitions() if kind == "batch" else stream(**options).initialOffset()
     assert raised.value.broker_names == ("broker-b",)
@@ -160,7 +160,8 @@ def test_a_broker_that_has_just_come_back_is_there_with_its_queues(net: FakeNet,
 def test_a_stream_ends_when_a_required_broker_goes(
     net: FakeNet, stream: Make, more: Make, goes: Callable[[FakeNet], Any]
 ) -> None:
-    reader, other = stream(requiredBrokers=BOTH), stream()
+    fails = {"requiredBrokers": BOTH, "onBrokerAway": "fail"}
+    reader, other = stream(**fails), stream()
     _, end = first_batch(reader)
     first_batch(other)
     net.brokers["broker-a"].put("T", 0, 1)
@@ -168,7 +169,7 @@ def test_a_stream_ends_when_a_required_broker_goes(
     with pytest.raises(BrokerAwayError, match="broker-b"):
         more(reader, end, 31_000)
     with pytest.raises(BrokerAwayError, match="broker-b"):
-        stream(requiredBrokers=BOTH).partitions(end, end)
+        stream(**fails).partitions(end, end)
 
 
 def test_a_running_stream_asks_for_nothing_more_than_ends(net: FakeNet, stream: Make, more: Make) -> None:

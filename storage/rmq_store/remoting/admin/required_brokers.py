@@ -46,10 +46,15 @@ def require_brokers(cluster: Cluster, names: Sequence[str], topics: Collection[s
         RemotingError: no name server answers.
     """
     away = _unknown(cluster, names, topics)
-    asked = {name: Question(name, ask_runtime_info(), checked) for name in names if name not in away}
-    away |= {name: str(error) for name, error in gather(cluster, asked, At.READABLE).away.items()}
+    away |= unanswered(cluster, [name for name in names if name not in away])
     if away:
         raise brokers_away(away)
+
+
+def unanswered(cluster: Cluster, names: Sequence[str]) -> dict[str, str]:
+    """Those of the brokers of which neither the master nor a slave answers, each with the reason (28)."""
+    asked = {name: Question(name, ask_runtime_info(), checked) for name in names}
+    return {name: str(error) for name, error in gather(cluster, asked, At.READABLE).away.items()}
 
 
 def brokers_away(reasons: Mapping[str, str]) -> BrokerAwayError:

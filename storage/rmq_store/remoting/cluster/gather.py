@@ -226,7 +226,7 @@ def _addresses(cluster: Cluster, names: Collection[str]) -> dict[str, Mapping[in
     for name in names:
         try:
             broker = cluster.routes.broker(name)
-        except RemotingError:  # no name server answers: the question itself tells it
+        except (RemotingError, MQBrokerError):  # no name server tells it: the question itself has the error
             broker = None
         found[name] = {} if broker is None else broker.addresses
     return found

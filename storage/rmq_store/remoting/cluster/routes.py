@@ -292,6 +292,15 @@ class RouteTable:
             raise MQBrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_listed(_LIST), "a name server")
         return found
 
+    def list_no_broker(self) -> bool:
+        """Whether no name server that answers lists a broker: they have just begun. One that gives no list, as a proxy,
+        has not, unless it refuses for that reason. RemotingError: none answers.
+        """
+        answers = self._name_servers.ask(ask_clusters(), self._timeout_ms, ())
+        listed = [ClusterInfo.decode(one.body) for one in answers if one.code == ResponseCode.SUCCESS]
+        others = [one for one in answers if one.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)]
+        return not others and not any(one.broker_addr_table for one in listed)
+
     def registered(self, *, refresh: bool = False) -> set[str] | None:
         """The names of all brokers that a name server lists; None: unknown, as a proxy does not list them, or the name
         servers refuse. RemotingError: none answers, and they are not known.
@@ -311,7 +320,9 @@ class RouteTable:
             RemotingError: no name server answers, and they are not known. MQBrokerError: all refuse otherwise.
         """
         known = self._clusters
-        if known is not None and not refresh and self._timer() < known[1]:
+        # A name server that has just begun lists none: it is asked again soon.
+        until_ms = 0.0 if known is None else known[1] if known[2].broker_addr_table else known[0] + AGAIN_AFTER_MS
+        if known is not None and not refresh and self._timer() < until_ms:
             return known[2]
         if known is not None and not self._name_servers.may_answer():
             return known[2]
