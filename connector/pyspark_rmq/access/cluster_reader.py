@@ -26,7 +26,7 @@ from pyspark_rmq.access.cluster_lookup import ClusterRows, find_rows, group_name
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, Registrations, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
 from pyspark_rmq.cluster_read.known_ends import LOOK_MS_MAX, KnownEnds
-from pyspark_rmq.cluster_read.look import BrokerError, Look, tells_nothing
+from pyspark_rmq.cluster_read.look import BrokerError, Look
 from pyspark_rmq.cluster_read.message_locations import MessageLocations
 from pyspark_rmq.cluster_read.outages import Outages
 from pyspark_rmq.cluster_read.range_reader import RangeReader, queue_of
@@ -44,6 +44,7 @@ from rmq_store.cluster import (
     RemotingError,
     is_away,
     search_offsets,
+    tells_nothing,
 )
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.real_time import monotonic

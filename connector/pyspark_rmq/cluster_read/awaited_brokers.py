@@ -11,7 +11,6 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from pyspark_rmq.cluster_read.look import tells_nothing
 from rmq_store.cluster import (
     BrokerAwayError,
     Cluster,
@@ -19,6 +18,7 @@ from rmq_store.cluster import (
     RemotingError,
     brokers_away,
     require_brokers,
+    tells_nothing,
     unanswered,
 )
 
