@@ -9,8 +9,9 @@ from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.cluster_retry.dead_letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
+from rmq_store.client.cluster_sink.holders import Holders
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
-from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC
+from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
@@ -34,7 +35,7 @@ from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.cluster.groups import gather_group_configs, gather_members, group_configs, live_members
 from rmq_store.remoting.cluster.name_servers import Probes
-from rmq_store.remoting.cluster.offsets import search_offsets
+from rmq_store.remoting.cluster.offsets import gather_ranges, search_offsets
 from rmq_store.remoting.cluster.pull_request import (
     SQL92,
     PullAnswer,
@@ -80,6 +81,7 @@ __all__ = [
     "EncoderSettings",
     "Found",
     "GroupLease",
+    "Holders",
     "KnownRoutes",
     "LogFigure",
     "MQBrokerError",
@@ -92,6 +94,7 @@ __all__ = [
     "PullSource",
     "Question",
     "QueueRange",
+    "RecordTopic",
     "RemoteBackend",
     "RemotingCommand",
     "RemotingError",
@@ -124,6 +127,7 @@ __all__ = [
     "gather",
     "gather_group_configs",
     "gather_members",
+    "gather_ranges",
     "group_configs",
     "is_address_server",
     "is_away",

@@ -1,4 +1,5 @@
-"""`rmq checkpoint`: show the checkpoint of a stream that reads a store, compare it, write one that begins elsewhere.
+"""`rmq checkpoint`: show the checkpoint of a stream, compare it with its store, write one that begins elsewhere, take a
+broker of its cluster out that never comes back.
 
 `rmq` finds `PLUGIN` by the entry point `checkpoint` of the group `rmq.commands` (setup.py). Spark is not needed.
 """
@@ -15,8 +16,11 @@ import click
 from rmq_store.cli.plugin import (
     GROUP,
     TOPIC,
+    ClusterCommand,
+    ClusterTarget,
     Plugin,
     changing_options,
+    cluster_options,
     common_options,
     confirm,
     one_of,
@@ -30,15 +34,17 @@ from rmq_store.cli.plugin import (
 )
 
 if TYPE_CHECKING:
+    from pyspark_rmq.checkpoint.forgetting import Forgetting
     from pyspark_rmq.checkpoint.reading import Checkpoint
     from pyspark_rmq.checkpoint.rewinding import Rewind
     from rmq_store import Store
+    from rmq_store.cluster import Cluster
 
 
 @click.group(short_help="A stream's checkpoint: show, compare, rewind.")
 def checkpoint() -> None:
-    """The checkpoint of a Spark stream that reads a store: show it, compare it with the store, make a new one with
-    other positions.
+    """The checkpoint of a Spark stream: show it, compare it with its store, make a new one with other positions, or
+    take a broker out that never comes back.
 
     Spark is not needed. A checkpoint must be a local directory: copy one from another file system first.
     """
@@ -206,6 +212,124 @@ def _require_idle(store: Store, plan: Rewind, group: str | None, *, dry_run: boo
             raise LeaseHeldError(f"stop the query first: running as its group {name!r}: {who}", holders[0])
         for who in holders:
             click.echo(printable(f"rmq: it would be refused now: running as its group {name!r}: {who}"), err=True)
+
+
+@checkpoint.command(
+    "forget-broker",
+    cls=ClusterCommand,
+    short_help="Go on without a broker that never comes back.",
+    epilog="\b\nExamples:\n  rmq -n ns1:9876 checkpoint forget-broker /data/checkpoint broker-b --dry-run\n"
+    "  rmq -n ns1:9876 checkpoint forget-broker /data/checkpoint broker-b --yes",
+)
+@cluster_options()
+@wide_option
+@changing_options
+@click.argument("location", metavar="CHECKPOINT")
+@click.argument("broker", metavar="BROKER")
+@click.option("-g", "--group", "groups", type=GROUP, multiple=True, metavar="GROUP",
+              help="The group of the query; may be repeated. Groups of its %RETRY% topics are known.")  # fmt: skip
+@click.option("--replaced", is_flag=True,
+              help="The broker that answers under this name is another one, without what the old one had.")  # fmt: skip
+def forget_broker(
+    target: ClusterTarget, as_json: bool, location: str, broker: str, groups: tuple[str, ...], dry_run: bool,
+    yes: bool, replaced: bool,
+) -> None:  # fmt: skip
+    """Take a broker of a cluster that never comes back out of a stream's checkpoint, so that the query goes on without
+    it. Stop the query first.
+
+    POSITION is the first message that was not read, PLANNED the end of the batch that runs again, END the last end that
+    anybody knows, LOST the number of messages between. They are lost, and so are the committed offsets of groups at
+    this broker, and the records of sinks there, for all sinks of the cluster: of a batch whose only record was there,
+    rows may be stored twice.
+
+    The checkpoint is changed at its place, and keeps query id, state and watermark. The old text of each file that is
+    changed stays beside it. A broker of the same name that is there later begins as a new one: never start the old one
+    again.
+    """
+    from pyspark_rmq.checkpoint.forgetting import plan_forgetting, queues_of, write_forgetting
+    from pyspark_rmq.checkpoint.reading import open_checkpoint
+    from pyspark_rmq.checkpoint.showing import forgetting_json, forgetting_notes, write_lost_queues
+    from rmq_store.cluster import Holders, RecordTopic
+    from rmq_store.errors import UsageError
+
+    found = open_checkpoint(location)
+    with target.open() as cluster:
+        _require_gone(cluster, broker, replaced=replaced)
+        known = {} if replaced else _known_ends(cluster, queues_of(found, broker))
+        plan = plan_forgetting(found, broker, f"cluster:{cluster.name}", known)
+        known_groups = _groups_of(plan, groups)
+        records = RecordTopic.of_command(cluster, target.pull_group)
+        holders: Holders | None = records.holders(without=broker)
+        is_holder = holders is not None and broker in holders.brokers
+        if not plan.queues and not is_holder:
+            raise UsageError(
+                f"{location}: no position names a broker {broker!r} of the cluster {cluster.name!r}, and no list of "
+                "brokers that have records of sinks does"
+            )
+        if not as_json:
+            write_lost_queues(plan)
+        for note in forgetting_notes(plan, holders, known_groups):
+            click.echo(f"rmq: {printable(note)}", err=True)
+        _require_stopped(cluster, known_groups, dry_run=dry_run)
+        if not dry_run:
+            confirm(f"Forget broker {printable(broker)} in {printable(str(found.path))}?", yes=yes)
+            write_forgetting(plan)
+            if is_holder:
+                holders = records.forget(broker)
+    if as_json:
+        write_json(forgetting_json(plan, holders, known_groups, is_holder=is_holder, written=not dry_run))
+    elif not dry_run:
+        click.echo(printable(f"{found.path}: {len(plan.queues)} queues of {broker} forgotten"), err=True)
+
+
+def _require_gone(cluster: Cluster, broker: str, *, replaced: bool) -> None:
+    """UsageError: a master of this name answers, and nobody has said that it is another one."""
+    from rmq_store.cluster import At, Question, ask_runtime_info, checked, gather
+    from rmq_store.errors import UsageError
+
+    known = cluster.routes.brokers(refresh=True).get(broker)
+    if replaced or known is None or known.master is None:
+        return
+    question = Question(broker, ask_runtime_info(), checked)
+    told = gather(cluster, {broker: question}, At.MASTERS).told[broker]
+    if not told.is_away:  # a refusal is an answer, too
+        raise UsageError(
+            f"broker {broker!r} answers at {known.master}: a query goes on with it by itself. If it is another one, "
+            "which has lost what the old one had, say so by --replaced"
+        )
+
+
+def _known_ends(cluster: Cluster, queues: list[Any]) -> dict[Any, int]:
+    """The ends of queues that a slave of their broker tells; empty without one."""
+    from rmq_store.cluster import MessageQueue, gather_ranges
+
+    names = {MessageQueue(queue.topic, queue.queue_id.broker_name, queue.queue_id.queue_id): queue for queue in queues}
+    told = gather_ranges(cluster, names).told
+    return {names[one]: range_.required().max_offset for one, range_ in told.items() if range_.error is None}
+
+
+def _groups_of(plan: Forgetting, groups: tuple[str, ...]) -> list[str]:
+    """The groups that the query is known by: those of its retry topics, and those that were given."""
+    from rmq_store.cli.plugin import RETRY_PREFIX, retry_group
+
+    last = plan.checkpoint.last
+    sources = () if last is None else plan.checkpoint.batch(last).sources
+    topics = {queue.topic for one in sources if one.position is not None for queue in one.position.next}
+    return sorted({retry_group(topic) for topic in topics if topic.startswith(RETRY_PREFIX)} | set(groups))
+
+
+def _require_stopped(cluster: Cluster, groups: list[str], *, dry_run: bool) -> None:
+    from rmq_store.cluster import live_members
+    from rmq_store.errors import LeaseHeldError
+
+    for name in groups:
+        members = sorted(live_members(cluster, name))
+        if members and not dry_run:
+            raise LeaseHeldError(
+                f"stop the query first: group {name!r} has members: {', '.join(members)}", members[0]
+            )
+        for member in members:
+            click.echo(printable(f"rmq: it would be refused now: group {name!r} has the member {member}"), err=True)
 
 
 PLUGIN = Plugin("Consumers", checkpoint)

@@ -68,6 +68,19 @@ def write_text(path: Path, text: str) -> None:
     durable.write_atomically(path, data)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write new text in place of a file's; durable on return. A process that dies half way leaves the old text or the
+    new one, perhaps without checksums, and never with wrong ones. Raises as `durable.write_atomically`.
+    """
+    with durable.typed(path):
+        durable.before("unlink", _checksum_file(path))
+        _checksum_file(path).unlink(missing_ok=True)
+        durable.fsync_directory(path.parent)
+    data = text.encode()
+    durable.write_atomically(path, data)
+    durable.write_atomically(_checksum_file(path), _HEADER.pack(_MAGIC, _CHUNK_BYTES) + _sums(data, _CHUNK_BYTES))
+
+
 def _checksum_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.crc")
 

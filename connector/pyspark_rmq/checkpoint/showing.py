@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pyspark_rmq.checkpoint.comparing import QueueState
+from pyspark_rmq.checkpoint.forgetting import Forgetting, LostQueue
 from pyspark_rmq.checkpoint.reading import Batch, Checkpoint, span
 from pyspark_rmq.checkpoint.rewinding import Move, Rewind
 from pyspark_rmq.position.fingerprint import Fingerprint
 from pyspark_rmq.position.position import ANY_TOPIC
+from pyspark_rmq.position.queue_ids import number_of
 from rmq_store.cli.plugin import printable, time_text, write_table
+
+if TYPE_CHECKING:
+    from rmq_store.cluster import Holders
 
 _OTHER_SHOWN = 60
 
@@ -176,4 +181,60 @@ def move_json(move: Move) -> dict[str, Any]:
         "source": move.source, "topic": place.topic, "queueId": place.queue_id, "minOffset": place.min_offset,
         "maxOffset": place.max_offset, "position": place.committed, "newPosition": move.change.then,
         "again": move.again, "skipped": move.skipped,
+    }  # fmt: skip
+
+
+def write_lost_queues(plan: Forgetting) -> None:
+    """The table of `rmq checkpoint forget-broker`."""
+    rows = [
+        (one.source, one.queue.topic, one.queue.queue_id, *("-" if cell is None else cell for cell in _figures(one)))
+        for one in plan.queues
+    ]
+    if rows:
+        columns = ("SOURCE", "TOPIC", "QUEUE", "POSITION", "PLANNED", "END", "LOST")
+        write_table(columns, rows, flexible=("TOPIC",))
+
+
+def _figures(one: LostQueue) -> tuple[int | None, ...]:
+    return one.position, one.planned, one.end, one.lost
+
+
+def forgetting_notes(plan: Forgetting, holders: Holders | None, groups: Sequence[str]) -> list[str]:
+    """Remarks for the user before a broker is forgotten. `groups`: those of the query."""
+    broker, found = plan.broker, []
+    if plan.queues:
+        lost = sum(one.lost or 0 for one in plan.queues)
+        unknown = sum(one.lost is None for one in plan.queues)
+        found.append(
+            f"lost: {lost} messages that are known, in {len(plan.queues)} queues of {broker}"
+            + (f"; of {unknown} queues nobody knows the end" if unknown else "")
+        )
+        of_groups = f"of {', '.join(groups)} and of all other groups" if groups else "of all groups"
+        found.append(f"lost: the committed offsets {of_groups} at {broker}")
+    if plan.in_planned:
+        found.append(
+            f"batch {plan.checkpoint.last} is planned and not committed, with {plan.in_planned} messages of {broker}: "
+            "it runs again without them. Its tasks get other numbers, so what a sink has of the batch it may get again"
+        )
+    if holders is not None and broker in holders.brokers:
+        found.append(
+            f"lost: the records of all sinks of the cluster at {broker}; the list of brokers that may hold records is "
+            f"{', '.join(holders.brokers)} now. Rows of a batch whose only record was there may be stored twice"
+        )
+    return found
+
+
+def forgetting_json(
+    plan: Forgetting, holders: Holders | None, groups: Sequence[str], *, is_holder: bool, written: bool
+) -> dict[str, Any]:
+    """As `write_lost_queues`, with the brokers that may hold records: afterwards, if it was written."""
+    queues = [
+        {"source": one.source, "topic": one.queue.topic, "queueId": number_of(one.queue.queue_id),
+         "position": one.position, "planned": one.planned, "end": one.end, "lost": one.lost}
+        for one in plan.queues
+    ]  # fmt: skip
+    return {
+        "written": written, "broker": plan.broker, "batches": sorted(plan.files), "queues": queues,
+        "inPlannedBatch": plan.in_planned, "groups": list(groups), "recordsLost": is_holder,
+        "recordBrokers": [] if holders is None else list(holders.brokers),
     }  # fmt: skip

@@ -340,8 +340,8 @@ _CLUSTER = (
         "duration: 500ms, 30s, 15m, 1h",
         "3m",
         "How long tasks wait for a broker that goes after their batch was planned, before they fail and name it: its "
-        "rows to read, the rows that it may have stored already, and the records of the replay check. A stream also "
-        "waits so long for a broker of `requiredBrokers`.",
+        "rows to read, the rows that it may have stored already, rows that only it can take, and the records of the "
+        "replay check. A stream also waits so long for a broker of `requiredBrokers`.",
         "only",
     ),
     Option(
@@ -728,7 +728,8 @@ _SINK = (
         values.duration_ms,
         "duration: 500ms, 30s, 15m, 1h",
         "1m",
-        "The time for all tries of a request that sends new rows.",
+        "The time for all tries of a request that sends new rows. If a broker is away or busy, and no other one takes "
+        "them, brokerAwayTimeout counts where it is longer.",
         "only",
     ),
     Option(

@@ -23,6 +23,7 @@ from rmq_store.cli.shared.output import (
     write_table,
 )
 from rmq_store.cli.shared.targets import one_of, target, target_options
+from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
 
 if TYPE_CHECKING:
     from rmq_store.broker.backup.backup_files import copy_tree
@@ -45,12 +46,15 @@ __all__ = [
     "GROUP",
     "RETRY_PREFIX",
     "TOPIC",
+    "ClusterCommand",
+    "ClusterTarget",
     "OffsetChange",
     "Plugin",
     "QueuePlace",
     "Target",
     "active_consumers",
     "changing_options",
+    "cluster_options",
     "common_options",
     "confirm",
     "copy_tree",

@@ -95,6 +95,10 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "checkpoint show": same(_NO_TARGET),
     "checkpoint diff": refused("Not over a cluster yet; compare `rmq checkpoint show` with `rmq topics --queues`"),
     "checkpoint rewind": refused("Not over a cluster yet; start a new checkpoint with `startingOffsets`"),
+    "checkpoint forget-broker": differs(
+        "A store has no brokers: there the command says that a cluster is missing",
+        home="/pyspark_rmq.checkpoint.command:forget_broker",
+    ),
     # -- dead letters
     "dlq list": differs("ARCHIVED is `-`, because brokers have no archive; `redriven` is "
                         "known by records at the brokers of the dead letters"),

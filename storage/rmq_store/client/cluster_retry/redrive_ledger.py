@@ -187,7 +187,7 @@ class RedriveLedger:
         return route is not None and broker_name in route.queues
 
     def _records(self, queue: MessageQueue, start: int, end: int, group: str) -> Iterator[LedgerRecord]:
-        for text, _ in self._journal.texts(queue, start, end, group):
+        for text, _ in self._journal.texts(queue, start, end, [group]):
             record = LedgerRecord.from_json(text)
             if record is not None and record.group == group:
                 yield record

@@ -26,7 +26,9 @@ from rmq_store.client.cluster_retry.stored_copies import key_of_next_copy
 from rmq_store.client.cluster_sink.record_directory import RecordDirectory
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
-from rmq_store.client.delivery.deliver import IN_FLIGHT_MAX, Delivery, Single
+from rmq_store.client.cluster_sink.task import PATIENCE_OPTION
+from rmq_store.client.delivery.deliver import IN_FLIGHT_MAX, REQUEST_TIMEOUT_MS, Delivery, Single
+from rmq_store.client.delivery.outcome import WEAK_STATUS_MS
 from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.client.delivery.request import send_back_request, single_request
 from rmq_store.errors import UsageError
@@ -57,7 +59,8 @@ class SendBackSettings:
     """The settings of all tasks of a write; plain data. Times in ms.
 
     `max_reconsume_times`: of the messages of this write; None: the group's. `replay_check`, `record_path`: as
-    `SinkSettings`.
+    `SinkSettings`. A message has one broker, which is waited for as long as `send_timeout_ms` or `patience_ms` says,
+    whichever is longer.
     """
 
     group: str
@@ -66,6 +69,7 @@ class SendBackSettings:
     resend_unknown: bool = False
     settle_ms: int = 3_000
     send_timeout_ms: int = 60_000
+    patience_ms: int = 0
     record_path: str = ""
     pull_group: str = ""
     fail_on_weak_status: bool = False
@@ -97,8 +101,9 @@ class SendBackTask:
         self._cluster = cluster
         self._settings = settings
         self._check: SendBackCheck | None = None
+        patience_ms = max(settings.send_timeout_ms, settings.patience_ms)
         if settings.replay_check:
-            reading = QueueReading(cluster, settings.send_timeout_ms, settings.pull_group, sleep)
+            reading = QueueReading(cluster, patience_ms, settings.pull_group, sleep, option=PATIENCE_OPTION)
             records = (
                 RecordDirectory(settings.record_path)
                 if settings.record_path
@@ -107,9 +112,10 @@ class SendBackTask:
             self._check = SendBackCheck(
                 cluster, settings.group, reading, records, part, settings.settle_ms, sleep=sleep
             )
-        self._originals = OriginalReading(cluster, settings.send_timeout_ms, sleep)
+        self._originals = OriginalReading(cluster, patience_ms, sleep)
         verifier = None if settings.resend_unknown else self._check
-        self._sends = Delivery(cluster, settings.send_timeout_ms, verifier, sleep=sleep)
+        timeout_ms = WEAK_STATUS_MS if settings.fail_on_weak_status else REQUEST_TIMEOUT_MS
+        self._sends = Delivery(cluster, patience_ms, verifier, request_timeout_ms=timeout_ms, sleep=sleep)
         self._configs: dict[str, SubscriptionGroupConfig] = {}
         self._has_push_consumers: dict[str, bool] = {}
         self._rows = self._sent = self._found = self._without_reasons = 0

@@ -56,7 +56,7 @@ class Chunk:
 
     `ends` (n,): where the entries end in `body`. `first_row`: the number of its first row in the task, for errors.
     `number`: those of a task count up in the order in which they are sent first. `was_busy`: why it was not stored.
-    `doubt`: a try after which it may be stored, and nobody has looked.
+    `was_away`: it waits longer, for a broker. `doubt`: a try after which it may be stored, and nobody has looked.
     """
 
     target: TargetQueue
@@ -72,6 +72,7 @@ class Chunk:
     last_broker: str | None = None
     last_reason: str = ""
     was_busy: bool = False
+    was_away: bool = False
     not_before_ms: float = 0.0
     doubt: ClientError | None = None
 

@@ -8,9 +8,10 @@
                      verifier it is sent again at once, which is at least once
     refused          the task fails
 
-A chunk has a total budget for all its tries. It begins with the first one, and stands still while a queue is read: that
-has a limit of its own. Chunks of one queue go in their order: of several send threads of a broker two requests for one
-queue would change places. `queue_choice` says where the others go.
+A chunk has a total budget for all its tries, and a longer one if a broker was away and no other one takes it. It begins
+with the first try, and stands still while a queue is read: that has a limit of its own. Chunks of one queue go in their
+order: of several send threads of a broker two requests for one queue would change places. `queue_choice` says where the
+others go.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from rmq_store import real_time
 from rmq_store.backoff import Backoff
 from rmq_store.client.cluster_sink.chunks import Chunk, TargetQueue
 from rmq_store.client.cluster_sink.queue_choice import QueueChoice
-from rmq_store.client.delivery.outcome import SendOutcome, Verdict, verdict_of
+from rmq_store.client.delivery.outcome import WEAK_STATUS_MS, SendOutcome, Verdict, verdict_of
 from rmq_store.client.delivery.request import TopicNames, batch_request, single_request, stored_offset
 from rmq_store.client.producer.fault_strategy import LatencyPreset
 from rmq_store.format.batches.batch_bodies import decode_entry
 from rmq_store.lazy.dataclasses import dataclass
-from rmq_store.protocol.errors import MQBrokerError, MQClientError, WeakSendError
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingCommandError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 
@@ -71,13 +72,23 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """Times in ms. `send_timeout_ms` is the budget of a chunk for all its tries, `request_timeout_ms` that of one."""
+    """Times in ms. `send_timeout_ms` is the budget of a chunk for all its tries, `request_timeout_ms` that of one;
+    `away_timeout_ms`: of all tries, if it is longer, where a broker was away.
+    """
 
     group: str = "pyspark_rmq"
     send_timeout_ms: int = 60_000
     request_timeout_ms: int = 3_000
+    away_timeout_ms: int = 0
     fail_on_weak_status: bool = False
     latency: LatencyPreset = "5.x"
+
+    @property
+    def answer_timeout_ms(self) -> int:
+        """How long an answer is waited for. A broker tells only after its own time limit that the disk or the slave was
+        too slow: who wants to know it waits for that.
+        """
+        return max(self.request_timeout_ms, WEAK_STATUS_MS) if self.fail_on_weak_status else self.request_timeout_ms
 
 
 @dataclass(slots=True)
@@ -207,7 +218,7 @@ class Pipeline:
         self.counts.requests += 1
         self._choice.window(queue.broker_name).take(len(chunk.body))
         self._flights[queue] = _Flight(chunk, queue, now)
-        timeout_ms = max(1, min(self._settings.request_timeout_ms, int(left_ms)))
+        timeout_ms = max(1, min(self._settings.answer_timeout_ms, int(left_ms)))
         future = self._brokers.submit_broker(queue.broker_name, request, timeout_ms)
         future.add_done_callback(lambda done: self._done.put((queue, done, self._timer())))
 
@@ -223,7 +234,7 @@ class Pipeline:
         self._choice.note_answer(broker_name, at_ms - flight.sent_ms, is_stored=is_stored)
         if is_stored:
             window.grow(len(chunk.body))
-            self._count(chunk, flight.queue, None if answer is None else stored_offset(answer.ext_fields))
+            self._count(chunk, flight.queue, None if answer is None else self._offset(answer, broker_name))
             if verdict.outcome is SendOutcome.STORED_WEAKLY:
                 self._weak(chunk, flight.queue, verdict)
             return
@@ -236,6 +247,16 @@ class Pipeline:
         if verdict.code is None:
             self._brokers.not_reached(broker_name)
         self._again(chunk, flight.queue, verdict)
+
+    def _offset(self, answer: RemotingCommand, broker_name: str) -> int | None:
+        """Where the rows are, which are stored; None: the answer does not say it."""
+        try:
+            return stored_offset(answer.ext_fields)
+        except RemotingCommandError as error:
+            if (broker_name, "offset") not in self._warned:
+                self._warned.add((broker_name, "offset"))
+                _log.warning("broker %r has stored rows, and does not say where: %s", broker_name, error)
+            return None
 
     def _again(self, chunk: Chunk, queue: MessageQueue, verdict: Verdict) -> None:
         """The chunk is not stored, or nobody knows."""
@@ -252,6 +273,9 @@ class Pipeline:
         self._buffered_bytes -= size - len(left.body)
         if verdict.is_busy:
             self._choice.window(queue.broker_name).shrink(self._timer())
+        if verdict.is_away and not left.was_away:
+            left.was_away = True
+            left.deadline_ms += max(0, self._settings.away_timeout_ms - self._settings.send_timeout_ms)
         if self._timer() >= left.deadline_ms:
             self._give_up(left, queue.broker_name, verdict.reason, verdict.code)
         left.last_broker, left.last_reason, left.was_busy = queue.broker_name, verdict.reason, verdict.is_busy
@@ -279,10 +303,11 @@ class Pipeline:
         return found
 
     def _give_up(self, chunk: Chunk, broker_name: str, reason: str, code: int | None = None) -> None:
+        settings = self._settings
+        budget_ms = max(settings.send_timeout_ms, settings.away_timeout_ms if chunk.was_away else 0)
         error = MQClientError(
             f"row {chunk.first_row} and {chunk.row_count - 1} more for topic {chunk.target.topic!r} could not be "
-            f"stored in {self._settings.send_timeout_ms} ms and {chunk.tries} tries, last at broker {broker_name!r}: "
-            f"{reason}",
+            f"stored in {budget_ms} ms and {chunk.tries} tries, last at broker {broker_name!r}: {reason}",
             -1 if code is None else code,
         )
         error.doubt = chunk.doubt

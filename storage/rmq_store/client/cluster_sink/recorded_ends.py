@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
-from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, plan
+from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, lower, plan
 from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.protocol.messages import MessageQueue
 
@@ -68,13 +68,13 @@ class RecordedEnds:
             missed = self._records.add(Record(self._part, steps.record, self._attempt))
             self._own |= steps.record
             if missed:
-                self._earlier = _lower(self._known_before(), missed)
+                self._earlier = lower(self._known_before(), missed)
                 steps = self._plan(ranges, queues_of, per_broker, broker_names)
         return steps.read
 
     def starts(self) -> Offsets:
         """The offsets of queues behind which all messages of this part lie, whichever attempt has sent them."""
-        return _lower(self._known_before(), self._own)
+        return lower(self._known_before(), self._own)
 
     def _known_before(self) -> Offsets:
         assert self._earlier is not None  # `prepare` has looked for them
@@ -106,11 +106,3 @@ class RecordedEnds:
 def _of_broker(values: Mapping[MessageQueue, T], broker_name: str | None) -> dict[MessageQueue, T]:
     """The values of the queues of a broker; None: of all brokers."""
     return {queue: value for queue, value in values.items() if broker_name in (None, queue.broker_name)}
-
-
-def _lower(first: Offsets, second: Offsets) -> Offsets:
-    """Both, and of a queue in both the lower offset."""
-    return {
-        queue: min(found for found in (first.get(queue), second.get(queue)) if found is not None)
-        for queue in (*first, *second)
-    }

@@ -3,7 +3,9 @@
 A record is one message or file, in JSON; offsets are those of the next message:
 
     {"version": 1, "write": "...", "batch": 7, "partition": 3, "attempt": "5f...",
-     "offsets": {"Orders": {"broker-a:0": 23}}}
+     "offsets": {"Orders": {"broker-a:0": 23}}, "holders": {...}}
+
+`holders` are the brokers that may have records (`holders`), as its task knew them. Records in a directory have none.
 
 It is durable before anything is sent, so all rows of the task, whichever attempt sent them, lie behind it. Of several
 records of one task the earliest counts: the lowest offset of each queue, because ends of queues only grow. A topic that
@@ -16,6 +18,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from rmq_store.client.cluster_sink.holders import Holders
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 
@@ -43,29 +46,30 @@ class WritePart:
 @dataclass(frozen=True, slots=True)
 class Record:
     """A record and the part of a write that it belongs to. `attempt` is different for each task, so that one knows its
-    own records.
+    own records. `holders`: the list that its task knew.
     """
 
     part: WritePart
     offsets: Mapping[MessageQueue, int]
     attempt: str = ""
+    holders: Holders | None = None
 
     def to_json(self) -> bytes:
         """The text of the record."""
         topics: dict[str, dict[str, int]] = {}
         for queue, offset in sorted(self.offsets.items()):
             topics.setdefault(queue.topic, {})[f"{queue.broker_name}:{queue.queue_id}"] = offset
-        return json.dumps(
-            {
-                "version": _VERSION,
-                "write": self.part.write,
-                "batch": self.part.batch,
-                "partition": self.part.partition,
-                "attempt": self.attempt,
-                "offsets": topics,
-            },
-            separators=(",", ":"),
-        ).encode()
+        value = {
+            "version": _VERSION,
+            "write": self.part.write,
+            "batch": self.part.batch,
+            "partition": self.part.partition,
+            "attempt": self.attempt,
+            "offsets": topics,
+        }
+        if self.holders is not None:
+            value["holders"] = self.holders.to_value()
+        return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Record | None:
@@ -80,7 +84,7 @@ class Record:
                 for topic, queues in found["offsets"].items()
                 for name, offset in queues.items()
             }
-            return cls(part, offsets, str(found.get("attempt", "")))
+            return cls(part, offsets, str(found.get("attempt", "")), Holders.from_json(text))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -93,6 +97,14 @@ def earliest(records: Iterable[Record], part: WritePart) -> Offsets:
             for queue, offset in record.offsets.items():
                 offsets[queue] = min(offset, offsets.get(queue, offset))
     return offsets
+
+
+def lower(first: Offsets, second: Offsets) -> Offsets:
+    """Both, and of a queue in both the lower offset."""
+    return {
+        queue: min(found for found in (first.get(queue), second.get(queue)) if found is not None)
+        for queue in (*first, *second)
+    }
 
 
 @dataclass(frozen=True, slots=True)

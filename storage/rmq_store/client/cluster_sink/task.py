@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import field
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -37,6 +37,8 @@ from rmq_store.remoting.cluster.topics import create_topic, refuse_to_write_topi
 _log = logging.getLogger(__name__)
 
 _DRAIN_MS = 1_000
+PATIENCE_OPTION: Final = "brokerAwayTimeout"
+"""The option of a Spark write that is its `patience_ms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ class SinkTask:
         self._prepared: set[str] = set()
         self._rows = 0
         keys = self._keys = KeyMaker(seed_of([part.write, str(part.batch), str(part.partition)]))
-        reading = self._reading = QueueReading(cluster, settings.patience_ms, settings.pull_group)
+        reading = self._reading = QueueReading(
+            cluster, settings.patience_ms, settings.pull_group, option=PATIENCE_OPTION
+        )
         self._check: ReplayCheck | None = None
         if settings.replay_check:
             records = (

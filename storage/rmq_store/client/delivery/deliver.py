@@ -114,7 +114,9 @@ class _Progress:
 
 
 class Delivery:
-    """Sends the requests of one task; not thread-safe. Times in ms: `budget_ms` is that of a call."""
+    """Sends the requests of one task; not thread-safe. Times in ms: `budget_ms` is that of a call,
+    `request_timeout_ms` that of one request.
+    """
 
     def __init__(
         self,
@@ -122,9 +124,11 @@ class Delivery:
         budget_ms: int,
         verifier: Verifier | None = None,
         *,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
+        self._request_timeout_ms = request_timeout_ms
         self._budget_ms = budget_ms
         self._verifier = verifier
         self._sleep = sleep
@@ -230,7 +234,7 @@ class Delivery:
             if len(waiting) >= IN_FLIGHT_MAX:
                 yield self._outcome(sends, *waiting.popleft())
             send = sends[number]
-            waiting.append((number, submitted(self._cluster, send.broker_name, send.command, REQUEST_TIMEOUT_MS)))
+            waiting.append((number, submitted(self._cluster, send.broker_name, send.command, self._request_timeout_ms)))
         while waiting:
             yield self._outcome(sends, *waiting.popleft())
 

@@ -35,7 +35,8 @@ _DISPATCH_PAUSE_S: Final = 0.01
 
 class JournalTopic:
     """The journal of a cluster. `reading.patience_ms` is the one bound for a broker that is away or busy: for a text
-    that is to be stored, to be shown, or to be read. `what` names a text in errors.
+    that is to be stored, to be shown, or to be read. A caller that goes back to a queue later gives `read_patience_ms`
+    for the last of the three. `what` names a text in errors.
     """
 
     def __init__(
@@ -47,23 +48,33 @@ class JournalTopic:
         *,
         group: str,
         pull_group: str = "",
+        read_patience_ms: int | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
         self._topic = topic
         self._subject = f"{what} into topic {topic!r}"
         self._reading = reading
+        self._read_patience_ms = reading.patience_ms if read_patience_ms is None else read_patience_ms
         self._group = group
         self._pull_group = pull_group or TOOLS_CONSUMER
         self._sleep = sleep
         self._delivery = Delivery(cluster, reading.patience_ms, sleep=sleep)
 
     def append(
-        self, queues: Sequence[MessageQueue], owner: str, key: str, text: bytes, *, wanted: int = 1, needed: int = 1
+        self,
+        queues: Sequence[MessageQueue],
+        owner: str,
+        key: str,
+        text: bytes,
+        *,
+        wanted: int = 1,
+        needed: int = 1,
+        patience_ms: int | None = None,
     ) -> dict[MessageQueue, int]:
         """Make a text durable, as far as the brokers' flush and replication settings do that: in `wanted` of the
         queues, the first ones if their brokers take it, or in `needed` at least. Returns the queues that have it, and
-        at which offset.
+        at which offset. `patience_ms`: the bound, if it is not that of the reading.
 
         Raises:
             MQBrokerError: too many brokers refuse it. MQClientError: too few take it within the bound.
@@ -80,7 +91,10 @@ class JournalTopic:
             )
             for queue in queues
         ]
-        stored = self._delivery.send_copies(sends, wanted, needed)
+        delivery = self._delivery
+        if patience_ms is not None:
+            delivery = Delivery(self._cluster, patience_ms, sleep=self._sleep)
+        stored = delivery.send_copies(sends, wanted, needed)
         return {queues[number]: self._offset(queues[number], one.fields) for number, one in stored.items()}
 
     def _offset(self, queue: MessageQueue, fields: Mapping[str, str]) -> int:
@@ -107,18 +121,20 @@ class JournalTopic:
                 )
             self._sleep(_DISPATCH_PAUSE_S)
 
-    def texts(self, queue: MessageQueue, start: int, end: int, owner: str) -> Iterator[tuple[bytes, int]]:
-        """The texts [start, end) of a queue that have the owner's tag, and when each was stored, in ms.
+    def texts(
+        self, queue: MessageQueue, start: int, end: int, owners: Sequence[str]
+    ) -> Iterator[tuple[bytes, int]]:
+        """The texts [start, end) of a queue that have a tag of these owners, and when each was stored, in ms.
 
         Raises:
             OffsetOutOfRangeError: retention is faster. Others as `read_range`: the queue cannot be read.
         """
         if start >= end:
             return
-        wanted = PullFilter(group=self._pull_group, subscription=_tag_of(owner))
+        wanted = PullFilter(group=self._pull_group, subscription=" || ".join(map(_tag_of, owners)))
         for frames in read_range(
             self._cluster, queue, start, end, wanted, lanes=_LANES, looks_at=LOOKS_AT_MAX,
-            patience_ms=self._reading.patience_ms, sleep=self._sleep,
+            patience_ms=self._read_patience_ms, sleep=self._sleep,
         ):  # fmt: skip
             positions, sizes = frames_of_answer(frames)
             for position, size in zip(positions.tolist(), sizes.tolist(), strict=True):

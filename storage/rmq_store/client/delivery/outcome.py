@@ -27,7 +27,7 @@ from enum import Enum
 from typing import Final
 
 from rmq_store.lazy.dataclasses import dataclass
-from rmq_store.protocol.answers import BUSY, is_lack_of_rights
+from rmq_store.protocol.answers import BUSY, is_away, is_lack_of_rights
 from rmq_store.protocol.errors import (
     ClientError,
     ClientErrorCode,
@@ -68,6 +68,11 @@ class Verdict:
     lacks_rights: bool = False
     address: str = ""
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the broker has told nothing now, or is busy, and may take the messages later."""
+        return self.code is None or is_away(MQBrokerError(self.code, self.reason))
+
 
 STORED: Final = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -76,6 +81,9 @@ STORED: Final = {
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
 }
 """The codes of answers to messages that are stored."""
+
+WEAK_STATUS_MS: Final = 7_000
+"""An answer with 10 or 12 has come by then: a broker waits 5 s for its disk and its slaves (syncFlushTimeout)."""
 
 _NOT_STORED: Final = frozenset(
     (

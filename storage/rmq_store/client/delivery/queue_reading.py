@@ -13,7 +13,14 @@ from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.content_keys import FoundKeys, keys_in_frames
 from rmq_store.format.frames.frame_walk import frames_of_answer
-from rmq_store.protocol.errors import MQBrokerError, ResponseCode, SendInDoubtError
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    RemotingCommandError,
+    RemotingError,
+    ResponseCode,
+    SendInDoubtError,
+    SlaveBehindError,
+)
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -32,15 +39,22 @@ _ROWS: Final = "whether rows are stored"
 
 
 class QueueReading:
-    """Reads of one task. `patience_ms`: how long it waits for a broker that does not answer. Whatever keeps it from an
-    answer is a SendInDoubtError, whose cause is the broker's or the network's error.
+    """Reads of one task. `patience_ms`: how long it waits for a broker that does not answer; `option` is its name for
+    the user. Whatever keeps it from an answer is a SendInDoubtError, whose cause is the broker's or the network's
+    error.
     """
 
     def __init__(
-        self, cluster: Cluster, patience_ms: int, pull_group: str = "", sleep: Callable[[float], None] = time.sleep
+        self,
+        cluster: Cluster,
+        patience_ms: int,
+        pull_group: str = "",
+        sleep: Callable[[float], None] = time.sleep,
+        option: str = "",
     ) -> None:
         self._cluster = cluster
         self.patience_ms = patience_ms
+        self.bound = f"{patience_ms} ms" + (f" (option {option})" if option else "")
         self._sleep = sleep
         self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
 
@@ -57,7 +71,7 @@ class QueueReading:
         until_ms = self._cluster.timer() + self.patience_ms if until_ms is None else until_ms
         told = waiting(
             self._cluster, self._questions(queues), until_ms,
-            pause_s=_PAUSE_S, sleep=self._sleep, is_passing=_is_passing,
+            pause_s=_PAUSE_S, sleep=self._sleep, is_passing=is_passing,
         ).told  # fmt: skip
         self._require({queue: one.error for queue, one in told.items() if one.error is not None}, unknown)
         return {queue: one.required() for queue, one in told.items()}
@@ -86,7 +100,7 @@ class QueueReading:
         Raises:
             SendInDoubtError: it is `until_ms`, or a master refuses what it was asked.
         """
-        if missing and all(map(_is_passing, missing.values())) and self._cluster.timer() < until_ms:
+        if missing and all(map(is_passing, missing.values())) and self._cluster.timer() < until_ms:
             self._sleep(_PAUSE_S)
         else:
             self._require(missing)
@@ -94,13 +108,13 @@ class QueueReading:
     def _require(self, missing: Mapping[MessageQueue, BrokerError], unknown: str = _ROWS) -> None:
         if not missing:
             return
-        refusals = [error for error in missing.values() if not _is_passing(error)]
+        refusals = [error for error in missing.values() if not is_passing(error)]
         last = next(iter(refusals or missing.values()))
         names = ", ".join(sorted({queue.broker_name for queue in missing}))
         raise SendInDoubtError(
             f"{unknown} is unknown until the queues of {names} are read, and its master "
             f"{'refuses' if refusals else 'does not answer'}: {last}. Nothing is sent again before; the work can be "
-            "repeated"
+            f"repeated{'' if refusals else f' when it is back. Nobody answered for {self.bound}'}"
         ) from last
 
     def ranges(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
@@ -127,19 +141,21 @@ class QueueReading:
             left = missing
         return ranges
 
-    def begins(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+    def begins(self, queues: Collection[MessageQueue], until_ms: float | None = None) -> dict[MessageQueue, int]:
         """The first offsets of queues as their masters know them. A slave that came late begins later, and messages
         before that would be missed. A topic that a broker does not have begins at 0.
 
         Raises:
-            SendInDoubtError: a master refuses, or does not answer within the patience.
+            SendInDoubtError: a master refuses, or does not answer until `until_ms` of the cluster's timer. Without
+                `until_ms`: within the patience.
         """
+        until_ms = self._cluster.timer() + self.patience_ms if until_ms is None else until_ms
         questions = {
             queue: Question(queue.broker_name, ask_min_offset(self._cluster, queue), _begin_or_0) for queue in queues
         }
         told = waiting(
-            self._cluster, questions, self._cluster.timer() + self.patience_ms,
-            pause_s=_PAUSE_S, sleep=self._sleep, is_passing=_is_passing,
+            self._cluster, questions, until_ms,
+            pause_s=_PAUSE_S, sleep=self._sleep, is_passing=is_passing,
         ).told  # fmt: skip
         self._require({queue: one.error for queue, one in told.items() if one.error is not None})
         return {queue: one.required() for queue, one in told.items()}
@@ -154,8 +170,8 @@ class QueueReading:
         while not self._cluster.routes.brokers(refresh=True):
             if self._cluster.timer() >= until_ms:
                 raise SendInDoubtError(
-                    "whether rows are stored is unknown, because no broker is registered at the name servers. The "
-                    "batch can be repeated"
+                    "whether rows are stored is unknown, because no broker is registered at the name servers. Nobody "
+                    f"was for {self.bound}. The batch can be repeated"
                 )
             self._sleep(_PAUSE_S)
 
@@ -204,7 +220,8 @@ class QueueReading:
             )
         except READ_ERRORS as error:
             if not isinstance(error, OffsetOutOfRangeError):
-                raise SendInDoubtError(f"whether messages are stored is unknown: {error}") from error
+                waited = f". Nobody answered for {self.bound}" if is_waited_for(error) else ""
+                raise SendInDoubtError(f"whether messages are stored is unknown: {error}{waited}") from error
             begin = error.minimum
             if begin <= error.requested:
                 raise _shorter(queue, error.maximum, end) from error
@@ -230,7 +247,17 @@ def _is_unknown_topic(error: Exception) -> bool:
     return isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def _is_passing(error: Exception) -> bool:
+def is_waited_for(error: Exception) -> bool:
+    """Whether an error of `read_range` or of a question may pass by itself: its broker is away or busy, or a slave does
+    not have the messages yet. Damage does not.
+    """
+    if isinstance(error, SlaveBehindError):
+        return True
+    is_of_broker = isinstance(error, (MQBrokerError, RemotingError)) and not isinstance(error, RemotingCommandError)
+    return is_of_broker and is_passing(error)
+
+
+def is_passing(error: Exception) -> bool:
     """Whether the same question may be answered in another way later. Rows are in doubt, so that a failure of the
     broker (1), or of a proxy, is waited for as well.
     """

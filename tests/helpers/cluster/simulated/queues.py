@@ -84,16 +84,17 @@ class SimulatedQueue:
         return START_MS + offset * 1000 if offset < self.generated else self.store_times_ms[offset - self.generated]
 
     def pull(self, offset: int, count: int, tag: str = "*") -> tuple[list[bytes], int]:
-        """(records, next offset) from an offset in [first, end). With a tag a broker looks at FILTERED_MESSAGES or more
-        until it has found enough.
+        """(records, next offset) from an offset in [first, end). With tags (`a || b`) a broker looks at
+        FILTERED_MESSAGES or more until it has found enough.
         """
         records: list[bytes] = []
         size = 0
         looked_at = count if tag == "*" else max(count, FILTERED_MESSAGES)
         at = offset
+        wanted = [f"TAGS\x01{one.strip()}\x02".encode() for one in tag.split("||")]
         for at in range(offset, min(offset + looked_at, self.end)):
             one = self.record_at(at)
-            if tag != "*" and f"TAGS\x01{tag}\x02".encode() not in one:
+            if tag != "*" and not any(property_of_tag in one for property_of_tag in wanted):
                 continue
             if len(records) == PULL_MESSAGES or (records and size + len(one) > PULL_BYTES):
                 return records, at

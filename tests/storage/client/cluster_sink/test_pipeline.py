@@ -216,6 +216,61 @@ def test_the_budget_ends_the_tries() -> None:
     assert fake.now < 7_000
 
 
+@pytest.mark.parametrize("answer", [2, 14, 1500, RemotingConnectError("refused"), RemotingTimeoutError("no answer")])
+@pytest.mark.parametrize("target", [FIXED, ANY])
+def test_rows_that_only_brokers_that_are_away_can_take_wait_longer(answer: Answer, target: TargetQueue) -> None:
+    """A restart of a minute ended the batch."""
+    fake = Fake(*[answer] * 1000)
+    sender = pipeline(fake, Verifier(*[0] * 1000), send_timeout_ms=5_000, away_timeout_ms=60_000)
+    sender.send(chunk(b"x", target))
+    with pytest.raises(MQClientError, match=r"could not be stored in 60000 ms"):
+        sender.finish()
+    assert 60_000 <= fake.now < 63_000
+    back = Fake(*[answer] * 15)
+    sender = pipeline(back, Verifier(*[0] * 1000), send_timeout_ms=5_000, away_timeout_ms=60_000)
+    sender.send(chunk(b"x", target))
+    assert sender.finish().rows == 1
+    assert back.now > 5_000
+
+
+@pytest.mark.parametrize("answer", [16, 17, 204, 205])
+def test_what_does_not_pass_by_itself_has_the_time_of_new_rows(answer: int) -> None:
+    fake = Fake(*[answer] * 1000)
+    sender = pipeline(fake, send_timeout_ms=5_000, away_timeout_ms=60_000)
+    sender.send(chunk(b"x"))
+    with pytest.raises(MQClientError, match=r"could not be stored in 5000 ms"):
+        sender.finish()
+    assert fake.now < 7_000
+
+
+def test_who_wants_to_know_weak_statuses_waits_for_them() -> None:
+    """A broker answers with 10 or 12 after 5 s; a request ended after 3 s, and its rows were found without a status."""
+    fake = Fake(0, 0)
+    for fails, timeout_ms in ((True, 7_000), (False, 3_000)):
+        sender = pipeline(fake, fail_on_weak_status=fails)
+        sender.send(chunk(b"x"))
+        sender.finish()
+        assert fake.timeouts_ms.pop() == timeout_ms
+
+
+def test_an_answer_that_does_not_say_where_rows_are_is_of_stored_rows(caplog: pytest.LogCaptureFixture) -> None:
+    fake = Fake(0, 0)
+    real = fake.submit_broker
+
+    def submit_broker(broker_name: str, request: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
+        real(broker_name, request, timeout_ms)
+        future: Future[RemotingCommand] = Future()
+        future.set_result(RemotingCommand(0, {}))
+        return future
+
+    fake.submit_broker = submit_broker  # type: ignore[method-assign]
+    sender = pipeline(fake)
+    sender.send(chunk(b"x"))
+    counts = sender.finish()
+    assert (counts.rows, counts.last_offsets) == (1, {})
+    assert "does not say where" in caplog.text
+
+
 @pytest.mark.parametrize("last", [14, RemotingConnectError("refused"), 13])
 def test_rows_that_an_earlier_try_may_have_stored_are_in_doubt_whatever_the_last_one_says(last: Answer) -> None:
     """Nobody looks without a verifier; with one, it has looked."""
