@@ -189,19 +189,14 @@ def _kept(before: TopicEnds, brokers: Collection[str]) -> dict[BrokerQueueId, Br
 def _open(
     route: TopicRoute | None, before: TopicEnds | None, found: dict[BrokerQueueId, BrokerRange]
 ) -> dict[BrokerQueueId, BrokerRange]:
-    """Of the queues `found`, those that may be read; a queue that its master has not told of yet is empty. What a slave
-    does not tell of it may only not know yet.
-    """
-    untold: dict[str, BrokerRange] = {}
-    for queue_id, limits in found.items():
-        untold[queue_id.broker_name] = type(limits)(0, 0)
+    """Of the queues `found`, those that may be read; a queue that its broker has not told of yet is empty."""
     read_queues = [] if route is None else route.read_queues()
     routed = [BrokerQueueId(queue.broker_name, queue.queue_id) for queue in read_queues]
     brokers = set() if route is None else set(route.queues)
     open_queues: dict[BrokerQueueId, BrokerRange] = {
-        queue_id: found[queue_id] if queue_id in found else untold[queue_id.broker_name]
+        queue_id: found.get(queue_id, QueueRange(0, 0))
         for queue_id in routed
-        if queue_id in found or queue_id.broker_name in untold
+        if queue_id in found or any(other.broker_name == queue_id.broker_name for other in found)
     }
     kept = () if before is None else before.open
     return open_queues | {

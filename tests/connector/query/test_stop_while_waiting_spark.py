@@ -16,8 +16,9 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 
-# Of every wait. Spark itself takes 2 to 4 s to end a worker whose task was cancelled.
-STOPS_WITHIN_S: Final = 10
+# A stop that waits for the broker takes so long, and the test ends by its own limit. Spark itself takes 2 to 4 s to end
+# a worker whose task was cancelled.
+WAITS: Final = {"brokerAwayTimeout": "10m"}
 DEADLINE_S: Final = 60.0
 
 
@@ -50,13 +51,15 @@ def silence(server: CountingServer, *codes: int) -> None:
 
 
 def reads(spark: Any, cluster: SimulatedCluster) -> Any:
-    options = {"nameServer": cluster.name_server, "subscribe": "Orders", "startingOffsets": "earliest"}
+    options = {"nameServer": cluster.name_server, "subscribe": "Orders", "startingOffsets": "earliest", **WAITS}
     return spark.readStream.format("rmq").options(**options).load().writeStream.format("noop")
 
 
 def writes(spark: Any, cluster: SimulatedCluster) -> Any:
     rows = spark.readStream.format("rate").option("rowsPerSecond", 5).load().selectExpr("cast(value as string) value")
-    return rows.writeStream.format("rmq").options(nameServer=cluster.name_server, topic="Orders")
+    return rows.writeStream.format("rmq").options(
+        nameServer=cluster.name_server, topic="Orders", sendTimeout="10m", **WAITS
+    )
 
 
 def a_task_reads_from_a_silent_broker(spark: Any, cluster: SimulatedCluster) -> tuple[Any, Callable[[], bool]]:
@@ -117,16 +120,13 @@ def nobody_asks(cluster: SimulatedCluster) -> bool:
         a_plan_asks_silent_brokers_and_name_servers,
     ],
 )  # fmt: skip
-def test_a_query_stops_within_ten_seconds(
+def test_a_stop_does_not_wait_for_brokers(
     spark: Any, cluster: SimulatedCluster, tmp_path: Path, waits: Callable[..., Any]
 ) -> None:
     writer, is_waiting = waits(spark, cluster)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     until(is_waiting)
     time.sleep(1)
-    began_s = time.monotonic()
     query.stop()
-    took_s = time.monotonic() - began_s
-    assert took_s < STOPS_WITHIN_S
     assert query.exception() is None
     until(lambda: nobody_asks(cluster))
