@@ -1,4 +1,4 @@
-"""What a stream waits for before it plans: required brokers, all of them with onBrokerAway=wait, and registrations."""
+"""Waits of a stream before it plans: for required brokers, for all of them (onBrokerAway=wait), for registrations."""
 
 from __future__ import annotations
 
