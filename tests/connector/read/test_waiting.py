@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_rmq.access import cluster_reader
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from pyspark_rmq.read import absences as absences_module
+from pyspark_rmq.query import absences as absences_module
 from pyspark_rmq.read import stream_reader
 from rmq_store.errors import UnknownTopicError
 from rmq_store.protocol.errors import BrokerAwayError, RemotingError
