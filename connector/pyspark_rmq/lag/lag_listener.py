@@ -177,8 +177,8 @@ class LagListener(StreamingQueryListener):
         _log.info("%s", _line(tracker))
 
     def _last_progress(self, event: QueryIdleEvent) -> StreamingQueryProgress | None:
-        """What the sources of an idle query have reported last: its event has nothing of it. None if the query cannot
-        be asked.
+        """The last reports of the sources of an idle query: its event has nothing of them. None if the query cannot be
+        asked.
         """
         session = self._session()
         query = None if session is None else session.streams.get(str(event.id))

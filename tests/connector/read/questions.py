@@ -33,7 +33,7 @@ _WAY: Final = "pyspark_rmq.cluster_read.look"
 _now = local()
 
 
-# Who asks brokers for what. `outages` probes beside the plans, and nobody waits for it.
+# The askers of brokers, and their requests. `outages` probes beside the plans, and nobody waits for it.
 AT_BROKERS: Final[dict[str, frozenset[int]]] = {
     "access.cluster_lookup": frozenset({201}),
     "access.cluster_reader": frozenset({11, 29, 30, 31}),
@@ -92,7 +92,7 @@ def _part(module: str) -> str:
 
 
 class _Calls(list[tuple[str, RemotingCommand]]):
-    """What was asked of a cluster in memory; each question is noted."""
+    """The calls of a cluster in memory; each question is noted."""
 
     def __init__(self, asked: set[Question]) -> None:
         super().__init__()

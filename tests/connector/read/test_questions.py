@@ -72,7 +72,7 @@ class Life:
         self.absence: Absence | None = None
 
     def run(self) -> None:
-        """What Spark asks of a query that begins, runs, begins again behind a batch, and ends as AvailableNow."""
+        """Spark's calls of a query that begins, runs, begins again behind a batch, and ends as AvailableNow."""
         self._first()
         self._batches(2)
         self._replayed()

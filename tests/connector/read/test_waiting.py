@@ -1,4 +1,4 @@
-"""What a stream waits for before it plans: required brokers, all of them with onBrokerAway=wait, and registrations."""
+"""Waits of a stream before it plans: for required brokers, for all of them (onBrokerAway=wait), for registrations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_rmq.access import cluster_reader
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from pyspark_rmq.read import absences as absences_module
+from pyspark_rmq.query import absences as absences_module
 from pyspark_rmq.read import stream_reader
 from rmq_store.errors import UnknownTopicError
 from rmq_store.protocol.errors import BrokerAwayError, RemotingError
