@@ -422,8 +422,8 @@ def overwrite(path: str | Path, data: bytes) -> None:
 
 def exchange(path: str | Path, spare: str | Path, data: bytes) -> None:
     """As `write_atomically`, without a new name: `data` is written into `spare`, and then the two files change places,
-    so that `spare` has the replaced content. Whoever deletes the directory meanwhile finds the names that he has listed
-    and no other one. The caller holds a lock: nobody else writes the two.
+    so that `spare` has the replaced content. A program that deletes the directory meanwhile finds the names that it has
+    listed, and no other one. The caller holds a lock: nobody else writes the two.
 
     Raises:
         FileNotFoundError: one of the two does not exist. OSError with EINVAL: the file system cannot exchange names.

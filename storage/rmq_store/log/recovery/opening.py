@@ -173,8 +173,7 @@ def close(log: CommitLog) -> None:
             except FileNotFoundError as error:
                 raise _deleted(log) from error
             except StoreFailedError:
-                if log.store_lock.held != "free":
-                    _refuse_deleted(log)  # that is the reason
+                _refuse_deleted(log)  # that is the reason
                 raise
     except BaseException as error:
         # Otherwise others may be at work, and nothing was changed that they rely on.
@@ -207,8 +206,10 @@ def _flush_and_leave(log: CommitLog) -> None:
 
 def _refuse_deleted(log: CommitLog) -> None:
     """Raise StoreReplacedError if somebody has begun to delete the store: a deletion that has listed names fails if one
-    of them is gone, and cannot remove a directory in which one was made.
+    of them is gone, and cannot remove a directory in which one was made. Does nothing when the store is left.
     """
+    if log.store_lock.held == "free":
+        return
     if log.held_root.is_deleted():
         raise log.held_root.replaced()
     needed = [log.root / "abort", log.own / "state", *([log.append_lock.path] if log.has_spare else [])]
