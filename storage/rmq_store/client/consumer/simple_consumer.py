@@ -255,7 +255,7 @@ class SimpleConsumer:
         sources = [
             (subscription, name)
             for subscription in wanted
-            for name in sorted({queue.broker_name for queue in self._backend.subscribe_queues(subscription.topic)})
+            for name in self._brokers_of(subscription.topic)
             if name in brokers  # a route may know a new broker first
         ]
         for number in range(len(sources)):
@@ -272,15 +272,29 @@ class SimpleConsumer:
             except ClientError as error:
                 if not is_away(error):
                     raise
-                self._log_absence(name, error)
+                self._log_absence(f"broker {name}", error)
                 continue
-            self._log_absence(name, None)
+            self._log_absence(f"broker {name}", None)
             if popped:
                 return [MessageView(one, self.consumer_group, name) for one in popped]
         return []
 
+    def _brokers_of(self, topic: str) -> list[str]:
+        """The brokers of a topic. Without a name server those of a topic that has had a message stay known; the others,
+        mostly the retry topic, have none until one answers.
+        """
+        try:
+            queues = self._backend.subscribe_queues(topic)
+        except ClientError as error:
+            if not is_away(error):
+                raise
+            self._log_absence(f"each name server that could tell where {topic} is", error)
+            return []
+        self._log_absence(f"each name server that could tell where {topic} is", None)
+        return sorted({queue.broker_name for queue in queues})
+
     def _log_absence(self, name: str, error: ClientError | None) -> None:
-        """A broker has just answered, or not; what changes is logged."""
+        """A broker or a name server has just answered, or not; what changes is logged."""
         with self._guard.entered():
             was_away = name in self._away
             if error is None:
@@ -289,11 +303,11 @@ class SimpleConsumer:
                 self._away.add(name)
         if error is not None and not was_away:
             _log.warning(
-                "group %s: broker %s is away, and gives no messages until it is back: %s",
+                "group %s: %s is away, and there are no messages from there until it is back: %s",
                 self.consumer_group, name, error,
             )  # fmt: skip
         elif error is None and was_away:
-            _log.warning("group %s: broker %s is back", self.consumer_group, name)
+            _log.warning("group %s: %s is back", self.consumer_group, name)
 
     def _share(self, topics: Collection[str]) -> None:
         shared = [*topics, retry_topic(self.consumer_group)] if topics else []

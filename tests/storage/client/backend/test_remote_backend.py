@@ -713,6 +713,21 @@ def test_a_simple_consumer_goes_on_without_a_broker_that_is_away(
     assert [line.split(":")[1][:24] for line in warnings] == [" broker broker-a is away", " broker broker-a is back"]
 
 
+@pytest.mark.parametrize("kind", ["refused", "silent"])
+def test_a_simple_consumer_goes_on_without_a_name_server(net: FakeNet, timer: Timer, kind: str) -> None:
+    """No name server has told where the retry topic is, because nothing has failed yet."""
+    backend = RemoteBackend(net.cluster(timer=timer))
+    with SimpleConsumer("cg", backend, {"Orders": "*"}, await_duration=timedelta(0)) as consumer:
+        assert consumer.receive(1, timedelta(seconds=10)) == []
+        for address in net.name_servers:
+            server = net.name_servers[address]
+            server.down, server.silent = kind == "refused", kind == "silent"
+        for _ in range(3):
+            timer.now_ms += POLL_EVERY_MS + 1
+            net.brokers["broker-a"].put("Orders", 0, 1)
+            assert len(consumer.receive(1, timedelta(seconds=10))) == 1
+
+
 def test_a_simple_consumer_ends_at_a_refusal(net: FakeNet) -> None:
     net.brokers["broker-a"].refused[200050] = (16, "no right")
     with SimpleConsumer("cg", RemoteBackend(net.cluster()), {"Orders": "*"}) as consumer:
