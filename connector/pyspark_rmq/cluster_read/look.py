@@ -79,7 +79,6 @@ class Look(Cluster):
         # When a name server did not know a topic.
         self._missing_ms: dict[str, float] = {}
         # The last address of each process that this reader has asked.
-        self._addresses_seen: dict[str, Mapping[int, str]] = {}
 
     def begin(self, silent: Mapping[Process, Silence] = MappingProxyType({})) -> None:
         """A plan begins. The processes that are `silent` are not asked in it, unless they have another address now."""
