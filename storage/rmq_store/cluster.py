@@ -31,7 +31,6 @@ from rmq_store.remoting.admin.required_brokers import (
     require_brokers,
     unanswered,
 )
-from rmq_store.remoting.cluster.broker_probes import broker_probes
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.cluster.groups import (
@@ -124,7 +123,6 @@ __all__ = [
     "ask_runtime_info",
     "at_brokers",
     "broker_error",
-    "broker_probes",
     "brokers_away",
     "checked",
     "compile_selector",

@@ -78,7 +78,9 @@ class Look(Cluster):
         self._seen: dict[str, TopicRoute] = {}
         # When a name server did not know a topic.
         self._missing_ms: dict[str, float] = {}
-        # The last address of each process that this reader has asked.
+        # The last address of each process that this reader has asked: name servers show a broker without those that
+        # have gone.
+        self._addresses_seen: dict[str, Mapping[int, str]] = {}
 
     def begin(self, silent: Mapping[Process, Silence] = MappingProxyType({})) -> None:
         """A plan begins. The processes that are `silent` are not asked in it, unless they have another address now."""
@@ -149,7 +151,8 @@ class Look(Cluster):
             found = super().address(broker_name, broker_id)
         except (RemotingError, MQBrokerError) as error:
             known = self.routes.last_known(broker_name)
-            before = None if known is None else known.addresses.get(broker_id)
+            told = None if known is None else known.addresses.get(broker_id)
+            before = self._addresses_seen.get(broker_name, {}).get(broker_id, told)
             if before is None and not tells_nothing(error):
                 raise
             if before is None:
@@ -160,6 +163,9 @@ class Look(Cluster):
         if silence is not None and silence.address == found:
             raise _as_silence(silence.error)
         self._asked_at[broker_name, broker_id] = found
+        seen = self._addresses_seen.get(broker_name, {})
+        if seen.get(broker_id) != found:
+            self._addresses_seen[broker_name] = {**seen, broker_id: found}
         return found
 
     # -- calls --------------------------------------------------------------------------------------------------------

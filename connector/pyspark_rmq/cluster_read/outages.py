@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark_rmq.cluster_read.look import Process, Silence
-from rmq_store.cluster import Cluster, Probes, broker_probes
+from rmq_store.cluster import Cluster, Probes
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Outages:
         for process, silence in silent.items():
             outage = self._outages.get(process)
             if outage is None:
-                self._outages[process] = _Outage(silence, broker_probes(self._cluster, process[0], now_ms, process[1]))
+                self._outages[process] = _Outage(silence, self._cluster.probes(process[0], now_ms, process[1]))
                 continue
             outage.silence = silence
             if outage.is_back:

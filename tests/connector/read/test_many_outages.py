@@ -5,12 +5,12 @@ of two more groups, at a simulated cluster over sockets.
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -52,7 +52,8 @@ class Used(NamedTuple):
 
 def used() -> Used:
     gc.collect()
-    return Used(threading.active_count(), len(os.listdir("/proc/self/fd")), tracemalloc.get_traced_memory()[0])
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    return Used(threading.active_count(), descriptors, tracemalloc.get_traced_memory()[0])
 
 
 @pytest.fixture

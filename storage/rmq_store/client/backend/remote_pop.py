@@ -31,7 +31,6 @@ from rmq_store.protocol.wire.pop_headers import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
-from rmq_store.remoting.cluster.broker_probes import broker_probes
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.questions.answer import broker_error
@@ -177,7 +176,7 @@ class RemotePop:
             if not is_away(error):
                 self._absence = None
             elif self._absence is None:
-                self._absence = _Absence(error, broker_probes(self._cluster, self._name, self._cluster.timer()))
+                self._absence = _Absence(error, self._cluster.probes(self._name, self._cluster.timer()))
             else:
                 self._absence.probes.again()
             raise

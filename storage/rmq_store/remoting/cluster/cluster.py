@@ -9,16 +9,17 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from rmq_store.errors import UnknownTopicError, did_you_mean
-from rmq_store.protocol.answers import tells_nothing
+from rmq_store.protocol.answers import is_away, tells_nothing
 from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.proxy_answers import not_listed
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.real_time import load_under_real_time
 from rmq_store.remoting.cluster import names
-from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
+from rmq_store.remoting.cluster.name_servers import NameServers, Probes, timer_ms
 from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
-from rmq_store.remoting.questions.answer import SUCCESS, checked
+from rmq_store.remoting.questions.answer import SUCCESS, broker_error, checked
+from rmq_store.remoting.questions.brokers import ask_runtime_info
 from rmq_store.remoting.questions.name_servers import ask_topics
 from rmq_store.remoting.transport.calls import Arrivals, Call, Request
 from rmq_store.remoting.transport.client import RemotingClient
@@ -233,6 +234,23 @@ class Cluster:
             raise RemotingConnectError(f"broker {broker_name} has {what} in the routes of the name servers")
         return found
 
+    def probes(self, broker_name: str, now_ms: float, broker_id: int = MASTER_ID) -> Probes:
+        """Probes (28) of a process that has not answered, each at the address that it has then: it may have moved. A
+        refusal for want of rights is an answer; "busy" and "shutting down" are none.
+        """
+
+        def send() -> list[Future[RemotingCommand]]:
+            try:
+                broker = self.routes.not_reached(broker_name)
+            except (RemotingError, MQBrokerError):  # no name server answers, and the broker is not known
+                broker = None
+            address = None if broker is None else broker.addresses.get(broker_id)
+            if address is None:
+                return []
+            return [self.client.submit(address, ask_runtime_info(), self.settings.timeout_ms)]
+
+        return Probes(send, now_ms, _is_there)
+
     def call_all(
         self,
         commands: Sequence[tuple[str, RemotingCommand]],
@@ -295,6 +313,10 @@ class Cluster:
                 self.routes.not_reached(broker_name)
                 unreachable[broker_name] = _named(error, broker_name, broker_ids.get(broker_name, MASTER_ID))
             return unreachable[broker_name]
+
+
+def _is_there(answer: RemotingCommand) -> bool:
+    return answer.code == ResponseCode.SUCCESS or not is_away(broker_error(answer, ""))
 
 
 def _address_of(broker: BrokerAddresses | None, broker_id: int) -> str | None:
