@@ -161,7 +161,8 @@ def test_streams_go_on_through_a_master_that_is_away_and_comes_back(
 
     def start_writing() -> Any:
         # While it waits for a master, a task keeps its place from the reading query, four times in turn.
-        given = {"nameServer": brokers.name_server, "topic": bills, "settleTime": "1200ms", "sendTimeout": "20s"}
+        given = {"nameServer": brokers.name_server, "topic": bills, "settleTime": "1200ms"}
+        given |= {"sendTimeout": "20s", "brokerAwayTimeout": "20s"}
         if has_directory:
             given["markerPath"] = str(tmp_path / "records")
         stream = source().select("body").writeStream.format("rmq").options(**given)

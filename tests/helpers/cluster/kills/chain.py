@@ -59,6 +59,7 @@ class Chain:
             "addressMap": f"{cluster.address()}={self._proxy.address}",
             "settleTime": "1200ms",
             "sendTimeout": "40s",
+            "brokerAwayTimeout": "40s",
             **(sink or {}),
         }
         self._ours = Cluster(ClusterSettings(name_servers=cluster.name_servers, timeout_ms=5_000))
