@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_rmq.lag.lag_metrics import STREAM_METRICS, stream_metrics
 from rmq_store import Metric, Store, openmetrics_text, store_metrics
-from rmq_store.broker.monitoring.metric_table import QUEUE_METRICS, STORE_METRICS
+from rmq_store.broker.monitoring.metric_table import BROKER_AWAY, QUEUE_METRICS, STORE_METRICS
 from rmq_store.reliable.database.outage import RELIABLE_METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +60,10 @@ def test_the_page_names_no_metric_that_is_not_there() -> None:
     text = PAGE.read_text(encoding="utf-8")
     known = {name for metrics in TABLES.values() for metric in metrics for name in (metric.sample_name, metric.name)}
     not_here = {"rocketmq_messages_out_total", "rocketmq_messages_in_total", "rocketmq_consumer_lag_latency"}
-    assert set(_NAME.findall(text)) - known - not_here == {"rmq_store"}  # the package
+    assert set(_NAME.findall(text)) - known - not_here == {
+        "rmq_store",  # the package
+        BROKER_AWAY.name,  # of a cluster alone
+    }
 
 
 # ---- the dashboard

@@ -80,7 +80,7 @@ def test_what_a_broker_that_is_away_means_for_reads(two_masters: RocketmqCluster
     cluster_pool.close_unused()  # as a new process, with no route of its own
     reader = batch()
     assert bodies(reader, reader.partitions()) == numbered(STAYS, 0, 5), "never refused by default"
-    for refused in (batch(**both).partitions, stream(**both).initialOffset):
+    for refused in (batch(**both).partitions, stream(**both, onBrokerAway="fail").initialOffset):
         with pytest.raises(BrokerAwayError, match=f"{AWAY}: no name server of .* knows it"):
             refused()
     rows = command("read", "Orders", "--json").stdout.splitlines()

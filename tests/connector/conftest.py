@@ -79,6 +79,17 @@ def spark() -> Iterator[Any]:
     time.tzset()
 
 
+@pytest.fixture(autouse=True)
+def questions_of_plans() -> Iterator[set[Any]]:
+    """A question that a plan of a stream asks anywhere in this suite, and that no absence meets, fails its test."""
+    from .read.questions import recording, without_row
+
+    with recording() as asked:
+        yield asked
+    new = without_row(asked)
+    assert not new, f"AT_BROKERS in tests/connector/read/questions.py lacks {new}"
+
+
 @pytest.fixture
 def make_store(tmp_path: Path) -> Callable[..., Path]:
     """Make a small store: with `make_store("name", Orders=100)` topic Orders holds `Orders-0` to `Orders-99`."""

@@ -228,7 +228,7 @@ class ClusterReader:
         now_ms, were_awaited = self._timer_ms(), self._registrations.has_waited
         are_awaited = self._registrations.are_awaited(topics, now_ms)
         if were_awaited and not are_awaited:
-            # What was found before told nothing of brokers, and nothing of topics.
+            # Nothing of the earlier look counts: it told neither of brokers nor of topics.
             self._registrations.has_waited = False
             self._outages = Outages(self._cluster)
             self._look.begin()

@@ -131,7 +131,9 @@ class _Open(Generic[K]):
         try:
             self.close()
         except Exception as error:
-            if self.identity.is_unchanged():
+            from rmq_store.errors import StoreReplacedError
+
+            if self.identity.is_unchanged() and not isinstance(error, StoreReplacedError):
                 _log.exception("%s could not be closed", name)
             else:
                 _log.warning("%s could not be closed, it was deleted or replaced before: %s", name, error)

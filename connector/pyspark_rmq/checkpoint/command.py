@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rmq_store.cluster import Cluster
 
 
-@click.group(short_help="A stream's checkpoint: show, compare, rewind, forget a broker.")
+@click.group(short_help="A stream's checkpoint: show, compare, rewind.")
 def checkpoint() -> None:
     """The checkpoint of a Spark stream: show it, compare it with its store, make a new one with other positions, or
     take a broker out that never comes back.
@@ -242,8 +242,9 @@ def forget_broker(
     this broker, and the records of sinks there, for all sinks of the cluster: of a batch whose only record was there,
     rows may be stored twice.
 
-    The checkpoint is changed at its place, and keeps query id, state and watermark. What its files said before stays
-    beside them. A broker of the same name that is there later begins as a new one: never start the old one again.
+    The checkpoint is changed at its place, and keeps query id, state and watermark. The old text of each file that is
+    changed stays beside it. A broker of the same name that is there later begins as a new one: never start the old one
+    again.
     """
     from pyspark_rmq.checkpoint.forgetting import plan_forgetting, queues_of, write_forgetting
     from pyspark_rmq.checkpoint.reading import open_checkpoint
@@ -258,7 +259,7 @@ def forget_broker(
         plan = plan_forgetting(found, broker, f"cluster:{cluster.name}", known)
         known_groups = _groups_of(plan, groups)
         records = RecordTopic.of_command(cluster, target.pull_group)
-        holders: Holders | None = records.holders()
+        holders: Holders | None = records.holders(without=broker)
         is_holder = holders is not None and broker in holders.brokers
         if not plan.queues and not is_holder:
             raise UsageError(
@@ -283,15 +284,15 @@ def forget_broker(
 
 def _require_gone(cluster: Cluster, broker: str, *, replaced: bool) -> None:
     """UsageError: a master of this name answers, and nobody has said that it is another one."""
-    from rmq_store.cluster import At, Question, ask_runtime_info, gather
+    from rmq_store.cluster import At, Question, ask_runtime_info, checked, gather
     from rmq_store.errors import UsageError
 
     known = cluster.routes.brokers(refresh=True).get(broker)
     if replaced or known is None or known.master is None:
         return
-    question = Question(broker, ask_runtime_info(), lambda answer, _: answer)
+    question = Question(broker, ask_runtime_info(), checked)
     told = gather(cluster, {broker: question}, At.MASTERS).told[broker]
-    if told.error is None:
+    if not told.is_away:  # a refusal is an answer, too
         raise UsageError(
             f"broker {broker!r} answers at {known.master}: a query goes on with it by itself. If it is another one, "
             "which has lost what the old one had, say so by --replaced"

@@ -78,6 +78,7 @@ class Look(Cluster):
         self._seen: dict[str, TopicRoute] = {}
         # When a name server did not know a topic.
         self._missing_ms: dict[str, float] = {}
+        # The last address of each process that this reader has asked.
 
     def begin(self, silent: Mapping[Process, Silence] = MappingProxyType({})) -> None:
         """A plan begins. The processes that are `silent` are not asked in it, unless they have another address now."""

@@ -33,6 +33,7 @@ from rmq_store.arguments import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
         QueryProgressEvent,
@@ -176,12 +177,26 @@ class LagListener(StreamingQueryListener):
         _log.info("%s", _line(tracker))
 
     def _last_progress(self, event: QueryIdleEvent) -> StreamingQueryProgress | None:
-        """What the sources of an idle query have reported last: its event has nothing of it. None if the query cannot
-        be asked.
+        """The last reports of the sources of an idle query: its event has nothing of them. None if the query cannot be
+        asked.
         """
-        query = None if self.spark is None else self.spark.streams.get(str(event.id))
+        session = self._session()
+        query = None if session is None else session.streams.get(str(event.id))
         progress = None if query is None else query.lastProgress
         return progress if progress is not None and str(progress.runId) == str(event.runId) else None
+
+    def _session(self) -> SparkSession | None:
+        """Spark Connect tells a listener its session. In Spark Classic it is the one of this process."""
+        session: SparkSession | None = self.spark
+        if session is not None:
+            return session
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+
+        try:
+            return SparkSession.active()
+        except PySparkRuntimeError:  # there is none
+            return None
 
     def _warn_of_state(self, batch: Batch) -> None:
         if batch.run_id not in self._warned_runs:

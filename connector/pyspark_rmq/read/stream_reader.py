@@ -51,9 +51,9 @@ from pyspark_rmq.position.fingerprint import fingerprints_before
 from pyspark_rmq.position.planning import QueueSlice, Range
 from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition, new_query_id
 from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
+from pyspark_rmq.query.absences import Absences
 from pyspark_rmq.query.ending import stop_when_terminated
 from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
-from pyspark_rmq.read.absences import Absences
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
 from pyspark_rmq.read.loss_detection import History
@@ -472,7 +472,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = [queue for queue in begin.next if queue not in ranges]
         if not missing and not begin.closed:
             return {}, set()
-        had = {queue.topic for queue in missing}
+        # Of the position: name servers that have just begun list no topic.
+        had = {queue.topic for queue in (*missing, *begin.closed)}
         subscription = self._options.subscription
         existing = {*starting_offsets.known_topics(store, subscription), *had}
         topics = starting_offsets.subscribed_topics(existing, subscription)

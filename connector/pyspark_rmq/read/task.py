@@ -52,7 +52,7 @@ class SlicePartition(InputPartition):
 
 
 def known_brokers(store: QueueSource, parts: Iterable[QueueSlice]) -> Mapping[QueueId, KnownRoutes]:
-    """What is known of the brokers of slices, by queue id; nothing of a store in a directory."""
+    """The known addresses of the brokers of slices, by queue id; none of a store in a directory."""
     return store.known_brokers(part.queue for part in parts) if isinstance(store, Brokers) else {}
 
 

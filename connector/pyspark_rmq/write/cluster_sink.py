@@ -44,7 +44,7 @@ class _ClusterSink(abc.ABC):
         self._options = options
         self._cluster_options = options.cluster
         self._sink_options = options.cluster_sink
-        # What tasks need that begin while no name server answers.
+        # For tasks that begin while no name server answers.
         self._known = known_routes(options.cluster, _topics_of(options, options.cluster_sink))
 
     def write_task(self, unit: Unit, rows: Iterator[pa.RecordBatch]) -> object:

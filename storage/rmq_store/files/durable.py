@@ -14,6 +14,7 @@ of the directory. Linux only.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import itertools
 import logging
@@ -41,6 +42,11 @@ DIRECTORY_MODE = 0o700
 
 _ROOT = 0  # user id
 _COMMIT_LOG_DIRECTORY = "commitlog"  # whatever directory has it is a store's
+
+# renameat2(2): relative to the working directory; the two names change places.
+_HERE = -100
+_EXCHANGE = 2
+_libc = ctypes.CDLL(None, use_errno=True)
 
 hook: Callable[[str, str], None] | None = None
 """Called with (operation, path) before every operation of this layer; whatever it raises happens instead of it."""
@@ -396,6 +402,51 @@ def _keep_as(path: Path, backup: Path) -> None:
         # renames, rename(2) does nothing and leaves both names.
         with contextlib.suppress(FileNotFoundError):
             spare.unlink()
+
+
+def overwrite(path: str | Path, data: bytes) -> None:
+    """Write `data` over the beginning of a file that is there, durably; no name is made. For bytes that a disk writes
+    as a whole (a sector), or of which a mixture does no harm.
+
+    Raises:
+        FileNotFoundError: no such file. StoreFullError, StoreFailedError, UsageError: as `translate`.
+    """
+    with typed(path):
+        fd = open_nofollow(path, os.O_WRONLY)
+        try:
+            write_fully(fd, data, 0, path)
+            fsync_file(fd, path)
+        finally:
+            os.close(fd)
+
+
+def exchange(path: str | Path, spare: str | Path, data: bytes) -> None:
+    """As `write_atomically`, without a new name: `data` is written into `spare`, and then the two files change places,
+    so that `spare` has the replaced content. A program that deletes the directory meanwhile finds the names that it has
+    listed, and no other one. The caller holds a lock: nobody else writes the two.
+
+    Raises:
+        FileNotFoundError: one of the two does not exist. OSError with EINVAL: the file system cannot exchange names.
+        StoreFullError, StoreFailedError, UsageError: as `write_atomically`.
+    """
+    try:
+        with typed(path):
+            fd = open_nofollow(spare, os.O_WRONLY | os.O_TRUNC)
+            try:
+                write_fully(fd, data, 0, spare)
+                fsync_file(fd, spare)
+            finally:
+                os.close(fd)
+        before("rename", path)
+        if _libc.renameat2(_HERE, os.fsencode(spare), _HERE, os.fsencode(path), _EXCHANGE):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINVAL):
+            raise
+        raise translate(error, path) from error
+    with typed(path):
+        fsync_directory(as_path(path).parent)
 
 
 def remove_leftovers(path: str | Path) -> int:

@@ -95,10 +95,14 @@ class Progress:
         except NotAStoreError:
             return None
 
-    def write(self, record: ProgressRecord) -> None:
-        """Write the record durably. The bytes below its ends must be on disk. StoreFullError, StoreFailedError."""
+    def write(self, record: ProgressRecord, *, in_place: bool = False) -> None:
+        """Write the record durably. The bytes below its ends must be on disk.
+
+        Raises:
+            StoreFullError, StoreFailedError: it is not written. FileNotFoundError: `in_place`, and the file is gone.
+        """
         try:
-            fd = durable.open_nofollow(self.path, os.O_RDWR | os.O_CREAT)
+            fd = durable.open_nofollow(self.path, os.O_RDWR | (0 if in_place else os.O_CREAT))
             try:
                 durable.before("allocate", self.path)
                 os.posix_fallocate(fd, 0, _FILE_BYTES)
@@ -114,4 +118,6 @@ class Progress:
                 os.close(fd)
             durable.fsync_directory(self.path.parent)
         except OSError as error:
+            if in_place and isinstance(error, FileNotFoundError):
+                raise
             raise durable.translate(error, self.path) from error

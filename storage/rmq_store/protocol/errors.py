@@ -179,7 +179,7 @@ class SlaveBehindError(ClientError):
 
 class BrokerAwayError(ClientError):
     """Brokers that the caller requires (requiredBrokers), or that a task has waited for (brokerAwayTimeout), are known
-    to no name server, or do not answer. What they have was not read. `broker_names` has them.
+    to no name server, or do not answer. Nothing of them was read. `broker_names` has them.
     """
 
     retryable = True

@@ -17,6 +17,11 @@ class QueueRange(NamedTuple):
     max_offset: int
 
 
+def lag_of(end: int, committed: int | None) -> int:
+    """Messages of a queue that a group has to consume, as mqadmin counts them: without an offset from 0 on."""
+    return end - (committed or 0)
+
+
 class SendStatus(Enum):
     """As in RocketMQ's client. Any status but SEND_OK: stored and visible, but perhaps not on disk, or only at the
     master. A store without slaves answers FLUSH_DISK_TIMEOUT at worst.

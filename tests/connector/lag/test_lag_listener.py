@@ -613,7 +613,8 @@ def test_an_idle_query_over_a_cluster_shows_no_old_ends(is_asked: bool) -> None:
     listener, query = LagListener(), Query()
     listener.onQueryProgress(query.done(over_cluster({A0: 4, B0: 4}, {A0: 4, B0: 4})))
     if is_asked:
-        listener.spark = _Spark(query.done(over_cluster({A0: 4, B0: 4}, {A0: 7}, ("b",))).progress)  # type: ignore
+        progress = query.done(over_cluster({A0: 4, B0: 4}, {A0: 7}, ("b",))).progress
+        listener.spark = _Spark(progress)  # type: ignore[assignment]
     listener.onQueryIdle(query.idle(20))
     assert [row.lag for row in listener.rows()] == ([3, None] if is_asked else [None, None])
     assert listener.sources()[0].away_brokers == (("b",) if is_asked else ())

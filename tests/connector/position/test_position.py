@@ -15,6 +15,7 @@ from pyspark_rmq.position.position import (
     Queue,
     StreamPosition,
     describe,
+    new_query_id,
     parse_assign,
     parse_offsets,
     parse_timestamps,
@@ -90,6 +91,8 @@ def test_equal_positions_give_equal_text_because_spark_compares_text(offsets: di
         {"version": 2, "store": "", "topics": {}, "since": {"*": 5}},
         {"version": 3, "store": "", "topics": {}, "since": [5]},
         {"version": 3, "store": "", "topics": {}, "since": {"T": -1}},
+        {"version": 1, "store": "", "topics": {}, "query": 5},
+        {"version": 1, "store": "", "topics": {}, "query": "#1"},
         {"version": 3, "store": "", "topics": {}, "since": {"T": "5"}},
     ],
 )
@@ -112,6 +115,14 @@ def test_a_position_has_the_version_that_says_what_an_older_release_would_not_un
     }  # fmt: skip
     assert StreamPosition("s", queues, began=queues).to_json()["version"] == 1
     assert StreamPosition("s", queues, closed={Queue("T", 1): 3}).to_json()["version"] == 2
+
+
+def test_the_id_of_a_query_is_of_any_version_and_left_out_if_there_is_none() -> None:
+    query = new_query_id()
+    position = StreamPosition("cluster:c", {Queue("T", 0): 5}, query=query)
+    assert position.to_json() == {"version": 1, "store": "cluster:c", "topics": {"T": {"0": 5}}, "query": query}
+    assert StreamPosition.from_json(position.to_json()) == position
+    assert "query" not in StreamPosition("s", {}).to_json() and new_query_id() != query
 
 
 @pytest.mark.parametrize(

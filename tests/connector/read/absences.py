@@ -1,4 +1,4 @@
-"""The ways in which a broker of a cluster in memory is away. It goes at once, or at its next request of a code.
+"""The ways in which a broker of a cluster in memory is away. It goes at once, or at a request.
 
     absence = Absence(net, "broker-b", "silent", at_code=11)
     ...
@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
+
+import pytest
 
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
@@ -17,29 +20,36 @@ from ...storage.remoting.cluster.fake_cluster import FakeNet
 BUSY_CODES: Final = {"busy": 2, "shutting down": 14, "flow control": 215, "going away": 1500}
 KINDS: Final = ("refused", "reset", "silent", "forgotten", *BUSY_CODES)
 """`forgotten`: its connections end, and the name servers do not know it any more."""
+SOME_KINDS: Final = [
+    pytest.param(kind, marks=() if kind in ("silent", "forgotten") else pytest.mark.long) for kind in KINDS
+]
+"""All of them; the default suite has those two that differ most."""
 
 
 class Absence:
     """The absence of a broker, of its slaves, too. `calls`: what was asked of it since it went."""
 
-    def __init__(self, net: FakeNet, name: str, kind: str, at_code: int | None = None) -> None:
+    def __init__(
+        self, net: FakeNet, name: str, kind: str, at_code: int | None = None,
+        at: Callable[[RemotingCommand], bool] | None = None,
+    ) -> None:  # fmt: skip
         self.net = net
         self.name = name
         self.kind = kind
-        self.at_code = at_code
+        self._at = at or (lambda command: command.code == at_code)
         self.calls: list[int] = []
         self.has_gone = False
-        self._broker = net.brokers[name]
-        self._addresses = {process.address for process in self._broker.processes.values()}
+        self.broker = net.brokers[name]
+        self._addresses = {process.address for process in self.broker.processes.values()}
         self._call = net.call
         net.call = self._answer  # type: ignore[method-assign]
-        if at_code is None:
+        if at_code is None and at is None:
             self._go()
 
     def end(self) -> None:
         """It is back."""
         self.net.call = self._call  # type: ignore[method-assign]
-        self.net.brokers[self.name] = self._broker
+        self.net.brokers[self.name] = self.broker
 
     def _go(self) -> None:
         self.has_gone = True
@@ -49,7 +59,7 @@ class Absence:
     def _answer(self, address: str, command: RemotingCommand, timeout_ms: int) -> Any:
         if address not in self._addresses:
             return self._call(address, command, timeout_ms)
-        if not self.has_gone and command.code == self.at_code:
+        if not self.has_gone and self._at(command):
             self._go()
         if not self.has_gone:
             return self._call(address, command, timeout_ms)

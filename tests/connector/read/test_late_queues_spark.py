@@ -70,14 +70,14 @@ def test_a_batch_fails_by_the_name_of_the_broker_or_has_all_rows(spark: Any, bro
 def test_a_stream_fails_at_its_start_and_goes_on_when_the_broker_is_back(brokers: SimulatedCluster, run: Run) -> None:
     brokers.leave("broker-001")
     with pytest.raises(Exception, match=AWAY):
-        run(startingOffsets="earliest", requiredBrokers=BOTH)
+        run(startingOffsets="earliest", requiredBrokers=BOTH, onBrokerAway="fail")
     brokers.come_back("broker-001")
     found, _ = run(startingOffsets="earliest", requiredBrokers=BOTH)
     assert {broker: len(bodies) for broker, bodies in found.items()} == {"broker-000": 5, "broker-001": 5}
     put(brokers, "broker-000", "new")
     brokers.leave("broker-001")
     with pytest.raises(Exception, match=AWAY):
-        run(requiredBrokers=BOTH)
+        run(requiredBrokers=BOTH, onBrokerAway="fail")
     brokers.come_back("broker-001")
     assert run(requiredBrokers=BOTH)[0] == {"broker-000": ["new"]}
 

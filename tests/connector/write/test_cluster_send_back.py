@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.retries import SCHEDULE, SimulatedRetries
@@ -123,6 +123,20 @@ def test_options_reach_the_engine(brokers: SimulatedCluster, tmp_path: Path) -> 
     settings = DefaultSource(given).streamWriter(FAILED, overwrite=False).sink.settings()  # type: ignore[attr-defined]
     assert (settings.group, settings.max_reconsume_times, settings.settle_ms) == ("g", 3, 0)
     assert (settings.send_timeout_ms, settings.record_path, settings.replay_check) == (5_000, str(tmp_path), True)
+
+
+@pytest.mark.parametrize(("given", "expected_ms"), [({}, 180_000), ({"brokerAwayTimeout": "90s"}, 90_000)])
+def test_one_bound_for_brokers_that_are_away_reaches_the_engine(
+    brokers: SimulatedCluster, tmp_path: Path, given: dict[str, str], expected_ms: int
+) -> None:
+    """Longer than a restart, and not the time of a send."""
+    send_backs = DefaultSource(options(brokers, tmp_path, **given)).streamWriter(FAILED, overwrite=False)
+    assert send_backs.sink.settings().patience_ms == expected_ms  # type: ignore[attr-defined]
+    rows_options = {"nameServer": brokers.name_server, "topic": "Orders", **given}
+    schema = StructType([StructField("body", BinaryType())])
+    settings = DefaultSource(rows_options).streamWriter(schema, overwrite=False).sink.settings()  # type: ignore[attr-defined]
+    assert (settings.patience_ms, settings.pipeline.away_timeout_ms) == (expected_ms, expected_ms)
+    assert settings.pipeline.send_timeout_ms == 60_000
 
 
 def test_rows_without_the_name_of_their_broker_are_refused(brokers: SimulatedCluster, tmp_path: Path) -> None:

@@ -174,6 +174,16 @@ def test_a_source_of_another_cluster_keeps_its_queues(brokers: SimulatedCluster,
     assert json.loads(lines[3]) == elsewhere
 
 
+def test_a_broker_that_a_name_server_still_shows_is_not_waited_for(brokers: SimulatedCluster, tmp_path: Path) -> None:
+    """Its machine stands still, or its slave keeps it in the routes."""
+    path = make(tmp_path / "checkpoint", BEFORE)
+    record(brokers)
+    brokers.brokers[B].stop()
+    done = forget(brokers, path, "--yes")
+    assert done.exit_code == 0, done.output
+    assert B not in (path / "offsets" / "0").read_text()
+
+
 def test_a_strange_name_is_refused(brokers: SimulatedCluster, tmp_path: Path) -> None:
     path = make(tmp_path / "checkpoint", BEFORE)
     refused = forget(brokers, path, "--yes", broker="broker-x")

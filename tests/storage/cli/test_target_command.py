@@ -16,11 +16,12 @@ from rmq_store.cli.target.command import Side, TargetCommand, by_target, target_
 from rmq_store.cli.target.commands import command_of
 from rmq_store.cli.target.failure_report import FailureReport, ProcessFailureReport
 from rmq_store.cli.target.lag_lines import LagGauge
-from rmq_store.cli.target.rows import PlaceRow, QueueRow
+from rmq_store.cli.target.rows import PlaceRow, QueueRow, Total, queue_row
 from rmq_store.cli.target.store_target import StoreTarget
 from rmq_store.cli.target.table import COMMANDS, Support
 from rmq_store.cli.target.view import Target
 from rmq_store.protocol.errors import RemotingTimeoutError
+from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.admin.scope import BrokerProcess
 from rmq_store.remoting.transport.settings import ClusterSettings
 
@@ -126,9 +127,9 @@ def test_a_store_answers_with_rows_and_prints_nothing(root: Path, capfd: pytest.
         lines = view.lags(["cg"], LagGauge(), per_queue=True)
         places = view.places("cg", ["Orders"])
         view.failures.report()
-    assert (topic.topic, topic.messages, topic.queues[0]) == ("Orders", 5, QueueRow(None, 0, 0, 3))
-    assert (group.group, group.lag, group.dead_left, group.waiting) == ("cg", 4, 0, 0)
-    assert [(line.queue, line.lag) for line in lines] == [(0, 2), (1, 2)]
+    assert (topic.topic, topic.messages, topic.queues[0]) == ("Orders", Total(5), queue_row(None, 0, QueueRange(0, 3)))
+    assert (group.group, group.lag, group.dead_left, group.waiting) == ("cg", Total(4), 0, 0)
+    assert [(line.queue, line.lag) for line in lines] == [(0, Total(2)), (1, Total(2))]
     assert places == [PlaceRow("Orders", None, 0, 0, 3, 1), PlaceRow("Orders", None, 1, 0, 2, None)]
     assert (told, capfd.readouterr()) == ([], ("", ""))
 
@@ -145,9 +146,13 @@ def test_a_cluster_answers_with_rows_and_remembers_what_is_missing(
         with view.poll():
             (topic,) = view.topics(show_all=False)
         assert set(view.failures.missing) == {"broker-001"}
-    assert (whole.messages, len(whole.queues)) == (10, 2)
+    assert (whole.messages, len(whole.queues)) == (Total(10), 2)
     assert places[1] == PlaceRow("Orders", "broker-001", 0, 0, 5, 1)
-    assert (topic.messages, topic.queues) == (5, (QueueRow("broker-000", 0, 0, 5),))
+    unknown = Total(None, ("broker-001",))
+    assert topic.messages == Total(5, ("broker-001",))
+    assert topic.queues == (
+        queue_row("broker-000", 0, QueueRange(0, 5)), QueueRow("broker-001", 0, unknown, unknown, unknown),
+    )  # fmt: skip
     assert len(told) == 1 and told[0].startswith("without broker broker-001: ")
     assert capfd.readouterr() == ("", "")
 

@@ -37,7 +37,8 @@ from rmq_store.log.views.views import QueueKey
 
 # Files of the processes that use the store, or of one copy of it. `lock` in a directory of POP state, too.
 _NOT_COPIED = frozenset((
-    "state", "progress", "queue_ends.json", "rebuild.json", "staging", "removed", "groups", "retention.json", LOCK_FILE,
+    "state", "progress", "queue_ends.json", "queue_ends.json.bak", "rebuild.json", "staging", "removed", "groups",
+    "retention.json", LOCK_FILE,
 ))  # fmt: skip
 _NOT_COPIED_SUFFIXES = (".lock", ".tmp")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rmq_store.broker.monitoring.active_consumers import require_idle
 from rmq_store.errors import UsageError
 from rmq_store.lazy.dataclasses import dataclass
+from rmq_store.protocol.results import lag_of
 
 if TYPE_CHECKING:
     from rmq_store.broker.metadata.leases import Lease
@@ -35,8 +36,8 @@ class QueuePlace:
 
     @property
     def lag(self) -> int:
-        """Number of messages to consume, as mqadmin counts them: without an offset from 0 on."""
-        return self.max_offset - (self.committed or 0)
+        """See `lag_of`."""
+        return lag_of(self.max_offset, self.committed)
 
     def nearest(self, offset: int) -> int:
         """`offset`, limited to [min, max] of the queue."""

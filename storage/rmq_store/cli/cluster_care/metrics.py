@@ -45,7 +45,7 @@ def metrics(target: StoreTarget | ClusterTarget, queues: bool, destination: Dest
 
 @contextlib.contextmanager
 def _samples(target: StoreTarget | ClusterTarget, *, queues: bool) -> Iterator[Sample]:
-    """What reads the metrics of the opened target."""
+    """Open the target; yields a function that reads its metrics."""
     if isinstance(target, StoreTarget):
         from rmq_store.broker.monitoring.metrics import store_metrics
         from rmq_store.cli.mqadmin_targets.store_facts import cluster_name

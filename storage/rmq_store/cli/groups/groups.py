@@ -35,8 +35,8 @@ def groups(target: Target, as_json: bool, names: tuple[str, ...], per_queue: boo
     DEAD counts the messages in %DLQ%GROUP, LEFT those of them that were not redriven[store:  (`-`: a
     record of that is damaged).][cluster: ; `-`: a broker does not say which.] If you name groups, their queues are
     shown. [store: Filters are those that consumers registered at a broker (consumerFilter.json).]
-    [cluster: Brokers of 4.x show the offset 0 for a queue without one. What only a broker knows that does not answer is
-    `?`, in a sum as 12+?, and null in JSON, where `away` names it; exit code 1 then.]
+    [cluster: Brokers of 4.x show the offset 0 for a queue without one. Numbers that only a broker knows which does not
+    answer are `?`, in a sum 12+?, and null in JSON, where `away` names it; exit code 1 then.]
     """
     with target.view(tell) as view:
         found = view.groups(names, show_all=show_all)

@@ -47,8 +47,8 @@ def lag(target: Target, as_json: bool, names: tuple[str, ...], per_queue: bool, 
     --pull-group.] With --watch: RATE is messages consumed per second since the previous poll, and ETA the time until
     the group has caught up at this rate. On a terminal the screen is redrawn until q or Ctrl-C. In a pipe every poll
     prints a table, with --json a line.
-    [cluster: Stderr names a broker that does not answer, once; if no broker answers, the command ends. What only this
-    broker knows is `?`, in a sum as 12+?, and null in JSON, where `away` names it. Exit code 1 then.]
+    [cluster: Stderr names a broker that does not answer, once; if no broker answers, the command ends. Numbers that
+    only this broker knows are `?`, in a sum 12+?, and null in JSON, where `away` names it. Exit code 1 then.]
     """
     gauge = LagGauge()
     with target.view(tell) as view:

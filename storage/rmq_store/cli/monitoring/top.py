@@ -40,8 +40,8 @@ def top(target: Target, as_json: bool, every_s: float, limit: int) -> None:
 
     On a terminal the view is redrawn until q or Ctrl-C. In a pipe, and with --json, the command polls twice and prints
     once. [cluster: A poll is one request for each topic and broker, and one for each group and broker. Stderr names a
-    broker that does not answer, once; if no broker answers, the command ends. What only this broker knows is `?`, in a
-    sum as 12+?, and null in JSON.]
+    broker that does not answer, once; if no broker answers, the command ends. Numbers that only this broker knows are
+    `?`, in a sum 12+?, and null in JSON.]
     """
     with target.view(tell) as view:
         _show_top(_Sampler(view, limit).take, as_json=as_json, every_s=every_s)

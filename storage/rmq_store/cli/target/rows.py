@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rmq_store.protocol.results import lag_of
+
 if TYPE_CHECKING:
     from rmq_store.protocol.messages import MessageQueue
     from rmq_store.protocol.results import QueueRange
@@ -119,8 +121,8 @@ class PlaceRow(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Messages to consume, as mqadmin counts them: without an offset from 0 on."""
-        return self.max_offset - (self.committed or 0)
+        """See `lag_of`."""
+        return lag_of(self.max_offset, self.committed)
 
 
 class ChangeRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which brokers may hold the records of a cluster's sinks (`records`): a list that only a command makes shorter. Pure.
+"""The list of brokers that may hold records of a cluster's sinks (`records`); only a command makes it shorter. Pure.
 
 A name server drops a broker that is killed at once, so a route never says where a record may be. The list is in the
 topic of the records itself, as a message of its own and in each record:

@@ -225,8 +225,9 @@ class RecordTopic:
 
     # -- the list of brokers ----------------------------------------------------------------------------------------
 
-    def holders(self) -> Holders | None:
-        """The newest list that the brokers of the route have; None: they have none, or nobody has the topic.
+    def holders(self, without: str = "") -> Holders | None:
+        """The newest list that the brokers of the route have, `without` one that is gone, whose slave a route may still
+        show; None: they have none, or nobody has the topic.
 
         Raises:
             SendInDoubtError: a broker of the route cannot be read within the patience.
@@ -236,7 +237,7 @@ class RecordTopic:
         until_ms = self._cluster.timer() + self._reading.patience_ms
         seen: set[str] = set()
         while True:
-            queues = self._in_route()
+            queues = {name: of_broker for name, of_broker in self._in_route().items() if name != without}
             errors = self._look(queues, None, seen, [], [])
             if queues.keys() <= seen:
                 return self._holders

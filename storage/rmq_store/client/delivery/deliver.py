@@ -30,7 +30,14 @@ from typing import Final, Protocol
 from rmq_store.backoff import Backoff
 from rmq_store.client.delivery.outcome import SendOutcome, Verdict, verdict_of
 from rmq_store.lazy.dataclasses import dataclass
-from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConnectError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import (
+    ClientError,
+    MQBrokerError,
+    MQClientError,
+    RemotingConnectError,
+    RemotingError,
+    ResponseCode,
+)
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
 
@@ -82,18 +89,26 @@ class Stored:
 @dataclass(slots=True)
 class _Progress:
     """The requests of one call, by number. `left`: neither stored nor refused, the next one first. `verdicts`: of their
-    last tries. `tries`: of a broker that is busy or silent, since another one was asked.
+    last tries. `tries`: of a broker that is busy or silent, since another one was asked. `doubts`: a try after which it
+    may be stored, and nobody has looked.
     """
 
     left: list[int]
     stored: dict[int, Stored] = field(default_factory=dict)
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     tries: dict[int, int] = field(default_factory=dict)
+    doubts: dict[int, ClientError] = field(default_factory=dict)
 
     def store(self, number: int, stored: Stored) -> None:
         """The message is stored."""
         self.stored[number] = stored
         self.left.remove(number)
+        self.doubts.pop(number, None)
+
+    def in_doubt(self, error: ClientError) -> ClientError:
+        """The error, which says that a message may be stored nevertheless, if an earlier try is in doubt."""
+        error.doubt = next(iter(self.doubts.values()), None)
+        return error
 
     def note_not_stored(self, number: int, verdict: Verdict) -> None:
         """The message is not known to be stored by this try. If its broker is neither busy nor silent, or was asked a
@@ -196,12 +211,15 @@ class Delivery:
                     progress.left.remove(number)
                     if len(progress.stored) + len(progress.left) < needed:
                         reason = f"{send.subject}: {verdict.reason}"
-                        raise MQBrokerError(verdict.code or 0, reason, send.broker_name, verdict.address)
+                        refusal = MQBrokerError(verdict.code or 0, reason, send.broker_name, verdict.address)
+                        raise progress.in_doubt(refusal)
                 else:
                     self._warn(send.broker_name, verdict)
                     progress.note_not_stored(number, verdict)
                     if verdict.outcome is SendOutcome.UNKNOWN:
                         in_doubt.setdefault(send.broker_name, []).append(number)
+                        if self._verifier is None:
+                            progress.doubts.setdefault(number, MQClientError(verdict.reason, _code(verdict)))
             if self._verifier is not None:
                 until_ms += self._look(self._verifier, sends, in_doubt, progress)
         return progress
@@ -219,11 +237,11 @@ class Delivery:
                     progress.store(number, Stored({}, was_found=True))
         return self._cluster.timer() - began_ms
 
-    def _given_up(self, progress: _Progress, text: str, sends: Sequence[Single]) -> MQClientError:
+    def _given_up(self, progress: _Progress, text: str, sends: Sequence[Single]) -> ClientError:
         first = min(progress.left)
         verdict = progress.verdicts[first]
-        code = -1 if verdict.code is None else verdict.code
-        return MQClientError(f"{text} broker {sends[first].broker_name!r}: {verdict.reason}", code)
+        text = f"{text} broker {sends[first].broker_name!r}: {verdict.reason}"
+        return progress.in_doubt(MQClientError(text, _code(verdict)))
 
     def _round(
         self, sends: Sequence[Single], numbers: Sequence[int]
@@ -252,6 +270,10 @@ class Delivery:
         if (broker_name, verdict.outcome) not in self._warned:
             self._warned.add((broker_name, verdict.outcome))
             _log.warning("broker %r: a message is %s: %s", broker_name, verdict.outcome.value, verdict.reason)
+
+
+def _code(verdict: Verdict) -> int:
+    return -1 if verdict.code is None else verdict.code
 
 
 def submitted(cluster: Cluster, broker_name: str, command: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:

@@ -8,7 +8,8 @@ rebalanced, and what it commits is said by its caller. Consumers that share a gr
     lock and heartbeat every 20 s                                 in a thread: a batch may take longer than a lock lasts
     lock and heartbeat at a broker that came (back)               before its queues are planned, and before a commit
     leave out its queues, for 65 s at most                        where a client that is no member has the lock
-    compare the group's offsets with our own                      where a lock had lapsed: another one may have had it
+    compare the group's offsets with our own                      where a lock had lapsed: another one may have had it,
+                                                                  if all had lapsed
     nothing; what is read is owed to the group                    while no master answers
     ask a master no more that has not answered                    until it tells its ends, or a renewal finds it
 
@@ -80,6 +81,8 @@ class GroupLease:
         self._topics: set[str] = set()
         # Other members that were logged.
         self._seen: set[str] = set()
+        # The brokers that did not grant the locks when they were asked last.
+        self._refusals: Mapping[str, MQBrokerError | RemotingError] = {}
         # Why the lease is lost, if it is.
         self._loss = ""
         self._stopped = threading.Event()
@@ -179,11 +182,10 @@ class GroupLease:
         """As `hold_at`, at brokers whose masters have just told their ends. Returns those at which the locks are not
         held, each with the reason: their queues are left out of this plan. None without any lease.
 
-        Raises:
-            LeaseHeldError: as `hold_at`. MQBrokerError: a broker refuses, because a right is missing, say.
+        Raises as `hold_at`.
         """
         self._locks.answered(broker_names)
-        missing = sorted(set(broker_names) - self._hold_at(broker_names, self._asks, PLAN_WAITS_S, refuses=True))
+        missing = sorted(set(broker_names) - self.hold_at(broker_names))
         found: dict[str, LeaseHeldError | RemotingError] = {}
         for name in missing:
             what = f"the lease of {', '.join(sorted(self._topics))} at broker {name}"
@@ -193,25 +195,20 @@ class GroupLease:
                     f"{DISPUTE_LASTS_S:.0f} s at most", "unknown",
                 )  # fmt: skip
             else:
-                found[name] = RemotingError(f"{what} is not taken yet")
+                why = self._refusals.get(name)
+                found[name] = RemotingError(f"{what} is not taken yet" + ("" if why is None else f": {why}"))
         return found
 
-    def _hold_at(
-        self, broker_names: Collection[str], through: Cluster, waits_s: float, *, refuses: bool = False
-    ) -> set[str]:
+    def _hold_at(self, broker_names: Collection[str], through: Cluster, waits_s: float) -> set[str]:
         if not self._topics:
             return set(broker_names)
         missing = self._locks.missing_at(broker_names)
-        failed: Mapping[str, MQBrokerError | RemotingError] = {}
         if missing and not self._loss and self._lock.acquire(timeout=waits_s):
             try:
-                failed = self._lock_at(missing, through)
+                self._refusals = self._lock_at(missing, through)
                 self._beat_at(missing.intersection(self._locks.held_at()), through)
             finally:
                 self._lock.release()
-        for error in failed.values():
-            if refuses and not is_away(error):
-                raise error
         if self._loss:
             raise LeaseHeldError(self._loss, "unknown")
         return set(broker_names).intersection(self._locks.held_at())
@@ -239,9 +236,13 @@ class GroupLease:
                     "may be one of a query that has ended, and is waited for, %.0f s at most",
                     self.name, ", ".join(sorted(self._topics)), ", ".join(sorted(asked.others)), DISPUTE_LASTS_S,
                 )  # fmt: skip
-        lapsed = sorted(set(asked.granted).difference(self._locks.held_at()))
+        held = self._locks.held_at()
+        lapsed = sorted(set(asked.granted).difference(held))
         overtaken, failed = self._offsets.overtaken_at(lapsed, through)
-        if overtaken:
+        if held:
+            # No other query has had the lease meanwhile.
+            self._offsets.stay(overtaken)
+        if overtaken and not held:
             self._locks.unlock(self._topics, {*asked.there, *self._locks.held_at()}, through=through)
             queue, (ours, theirs) = min(overtaken.items())
             self._lose(

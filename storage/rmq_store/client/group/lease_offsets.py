@@ -4,7 +4,9 @@
     no master answers, or is busy    it is owed, and goes with the next commit, or when the query ends
     a reset waits for the group      the reset is ended, and the offset is committed
     a broker refuses                 an error, behind all other brokers; an owed offset is dropped with a warning
-    a lock had lapsed                another client may have committed: the group's offset must not be ahead of ours
+    an owed offset, at last          it goes only forward: one that an operator has moved meanwhile stays
+    a lock had lapsed                another client may have committed: the group's offset must not be ahead of ours.
+                                     While another lock is ours all the time, an operator has moved it, and it stays
 
 Nothing is committed at a slave: its master never learns of that. Consumers that share a group commit in another way
 (`offset_store`): for them a reset wins, and each of them commits all that it has again and again.
@@ -23,7 +25,11 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import gather_consume_stats
-from rmq_store.remoting.cluster.offsets import query_consumer_offsets, try_update_consumer_offsets
+from rmq_store.remoting.cluster.offsets import (
+    gather_consumer_offsets,
+    query_consumer_offsets,
+    try_update_consumer_offsets,
+)
 from rmq_store.remoting.cluster.pull_request import PullFilter, pull
 
 _log = logging.getLogger(__name__)
@@ -125,7 +131,7 @@ class LeaseOffsets:
         owed_before = self._owed
         self._owed = owed_before | dict(offsets)
         failure: MQBrokerError | None = None
-        outcomes = self._tried(is_last=is_last)
+        outcomes = self._tried(owed_before.keys(), is_last=is_last)
         away = {queue.broker_name for queue, told in outcomes.items() if isinstance(told, RemotingError)}
         self._lease.are_away(away)
         self._lease.have_answered({queue.broker_name for queue in outcomes} - away)
@@ -174,6 +180,18 @@ class LeaseOffsets:
                     overtaken[queue] = ours, offset
         return overtaken, failed
 
+    def stay(self, moved: Mapping[MessageQueue, tuple[int, int]]) -> None:
+        """Leave the group's offsets of these queues where an operator has moved them: of each our offset, and that one.
+        They follow the query again when it advances. It may be called while another thread commits.
+        """
+        for queue, (ours, theirs) in sorted(moved.items()):
+            self._own[queue] = theirs
+            self._owed.pop(queue, None)
+            _log.warning(
+                "group %r: its offset in %s was moved from outside to %d, while the query that reads it stands at %d: "
+                "it is set back when the query advances", self._group, queue, theirs, ours,
+            )  # fmt: skip
+
     def forget(self) -> None:
         """Another client may commit from now on."""
         self._own = {}
@@ -199,11 +217,15 @@ class LeaseOffsets:
                 self._group, shown,
             )  # fmt: skip
 
-    def _tried(self, *, is_last: bool) -> dict[MessageQueue, _Outcome]:
-        """Try to commit what is owed: of each queue the offset that stands now, or the error. Some may be left out."""
+    def _tried(self, late: Collection[MessageQueue], *, is_last: bool) -> dict[MessageQueue, _Outcome]:
+        """Try to commit what is owed: of each queue the offset that stands now, or the error. Some may be left out.
+        `late`: those that were owed before this commit.
+        """
         held = self._lease.hold_to_commit({queue.broker_name for queue in self._owed}, is_last=is_last)
-        offsets = {queue: offset for queue, offset in self._owed.items() if queue.broker_name in held}
         cluster = self._cluster if is_last else self._asks
+        late = [queue for queue in late if queue in self._owed and queue.broker_name in held]
+        self.stay(self._moved_on(late, cluster))
+        offsets = {queue: offset for queue, offset in self._owed.items() if queue.broker_name in held}
         outcomes = try_update_consumer_offsets(cluster, self._group, offsets)
         again: dict[MessageQueue, int] = {}
         for queue, stands in outcomes.items():
@@ -221,3 +243,12 @@ class LeaseOffsets:
                     self._group, queue, stands, offsets[queue],
                 )  # fmt: skip
         return outcomes | (try_update_consumer_offsets(cluster, self._group, again) if again else {})
+
+    def _moved_on(self, queues: Sequence[MessageQueue], cluster: Cluster) -> dict[MessageQueue, tuple[int, int]]:
+        """Of these queues those whose offset is ahead of what is owed: what is owed, and that offset (14)."""
+        found = gather_consumer_offsets(cluster, self._group, queues).told
+        return {
+            queue: (self._owed[queue], one.value.offset)
+            for queue, one in found.items()
+            if one.value is not None and one.value.offset > self._owed[queue]
+        }

@@ -6,10 +6,10 @@
     no master answers                   one is waited for, 60 s at most
     some masters do not answer          members are watched for 22 s, once. Nobody asks these masters meanwhile
 
-That is for the first topic. Whoever has a lease already takes that of another topic where it gets the locks at once;
-the other brokers are those that come back. `group_lease` has the whole of the rule, and `lease_member` knows who is an
-earlier run. While the process waits it has no lock, and is no member: so it may end at any time, and leaves nothing
-behind.
+That is for the first topic. A process that has a lease already takes that of another topic where it gets the locks at
+once; the other brokers are those that come back. `group_lease` has the whole of the rule, and `lease_member` knows who
+is an earlier run. While the process waits it has no lock, and is no member: so it may end at any time, and leaves
+nothing behind.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ Locks are never broken: a dead holder has none, and a live one may still write.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import struct
@@ -94,6 +95,9 @@ class OfdLock:
     The file is created (0600) when a lock is first taken, never by `who`. A forked child holds nothing: its copy of the
     object is free, and opens the file anew when it takes the lock itself.
     """
+
+    makes_file = True
+    """Whether a file that is not there, or no more, is made. False: FileNotFoundError."""
 
     futex: Futex | None = None
     """Wakes who waits for the lock; without one, waiters look again ever more rarely."""
@@ -217,7 +221,9 @@ class OfdLock:
             raise reentered(self.path)
 
     def try_upgrade(self) -> bool:
-        """Turn this shared lock into an exclusive one. False, and still shared, if there are other holders."""
+        """Turn this shared lock into an exclusive one. False, and still shared, if there are other holders.
+        FileNotFoundError: the file was deleted since.
+        """
         assert self._kind == "shared"
         return self._take("exclusive")
 
@@ -324,6 +330,8 @@ class OfdLock:
                 return False
             if os.fstat(self._fd).st_nlink:
                 break
+            if self._kind != "free" or not self.makes_file:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
             # The file was unlinked after we had opened it: a lock on it would exclude nobody who opens it now.
             with _opening:
                 os.close(self._fd)
@@ -340,7 +348,7 @@ class OfdLock:
     def _open(self) -> None:
         with _opening:
             try:
-                self._fd = open_nofollow(self.path, os.O_RDWR | os.O_CREAT)
+                self._fd = open_nofollow(self.path, os.O_RDWR | (os.O_CREAT if self.makes_file else 0))
             except FileNotFoundError:
                 raise
             except OSError as error:

@@ -103,6 +103,8 @@ class CommitLog:
         self.page: StatePage | None = None
         self.is_closing = False
         """Nothing is appended any more: `append_lock` refuses."""
+        self.has_spare = False
+        """All that the close replaces is there, and `queue_ends.make_spare` was called: the close makes no name."""
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ is refused: development versions wrote it. Writers: `rmq_store.log.integrity.que
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -42,11 +43,24 @@ from rmq_store.log.views.views import QueueKey
 
 _FORMAT = 1
 _FILE_NAME = "queue_ends.json"
+_SPARE_NAME = f"{_FILE_NAME}.bak"
 _FILE_BYTES_MAX = 64 << 20
 _OFFSET_MAX = (1 << 63) - 1  # of the log
 _SIZE_FIELD = slice(8, 12)  # of an entry; 0: nobody has written there
 PLACE = struct.Struct(">qi")
 """Of a queue entry: commit-log offset, size."""
+
+
+def make_spare(own: Path) -> bool:
+    """Make the file into which a closer writes the next table before the two change places; True if both are there.
+    Done at the opening: at its close a store may be in the middle of its deletion, where a new name would make that
+    fail. UsageError, StoreFullError, StoreFailedError.
+    """
+    if not (own / _FILE_NAME).exists():
+        return False
+    with durable.typed(own):
+        os.close(durable.open_nofollow(own / _SPARE_NAME, os.O_WRONLY | os.O_CREAT))
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +103,27 @@ class QueueEnds:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
-    def save(self, own: Path) -> None:
-        """Write it durably. StoreFullError, StoreFailedError."""
+    def save(self, own: Path, *, in_place: bool = False) -> None:
+        """Write it durably; `in_place`: without a new name in the directory, see `make_spare`.
+
+        Raises:
+            StoreFullError, StoreFailedError: the table stays as it was. FileNotFoundError: `in_place`, and the table or
+                its spare were deleted.
+        """
         firsts = {key: first for key, first in self.firsts.items() if first and key in self.ends}
         data: dict[str, Any] = {
             "format": _FORMAT, "is_complete": self.is_complete, "queues": _rows(self.ends), "firsts": _rows(firsts),
             "log_end": self.log_end,
         }  # fmt: skip
-        durable.write_atomically(own / _FILE_NAME, json.dumps({"crc": _crc(data), **data}).encode() + b"\n")
+        text = json.dumps({"crc": _crc(data), **data}).encode() + b"\n"
+        if in_place:
+            try:
+                durable.exchange(own / _FILE_NAME, own / _SPARE_NAME, text)
+                return
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+        durable.write_atomically(own / _FILE_NAME, text)
 
     def lost(self, log: CommitLog) -> list[QueueKey]:
         """The queues with a missing file of [first, end), or whose newest file gives a smaller end than `end`. Lists

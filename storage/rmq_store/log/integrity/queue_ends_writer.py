@@ -24,8 +24,7 @@ from rmq_store.log.views.views import QueueKey
 
 def save_queue_ends(log: CommitLog, *, last: bool) -> None:
     """Save the end of the log, and of the queues that this process wrote to. The `last` writer adds queues that are
-    longer or not in the table: other writers may have been killed. All of it is on disk. StoreFullError,
-    StoreFailedError.
+    longer or not in the table: other writers may have been killed. All of it is on disk. Raises as `QueueEnds.save`.
     """
     known = QueueEnds.load(log.own)
     noted = known or QueueEnds({}, is_complete=False)
@@ -36,7 +35,7 @@ def save_queue_ends(log: CommitLog, *, last: bool) -> None:
     noted = _with_queues(log, noted, filter(is_possible, keys))
     noted = replace(noted, is_complete=noted.is_complete or last, log_end=log.writing_page.flushed_end)
     if noted != known:
-        noted.save(log.own)
+        noted.save(log.own, in_place=log.has_spare)
 
 
 def save_first_files(log: CommitLog, firsts: Mapping[QueueKey, int]) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 from pathlib import Path
 
-from rmq_store.errors import StoreFailedError, StoreFullError, StoreLockedError
+from rmq_store.errors import StoreFailedError, StoreFullError, StoreLockedError, StoreReplacedError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import process_text
 from rmq_store.files.locks.pace import Deadline, Pace
@@ -17,6 +17,7 @@ from rmq_store.log.append.append import append_lock
 from rmq_store.log.append.flush import flush, indexed_until_ms, sync_filesystem, write_checkpoint
 from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.integrity.queue_ends import make_spare
 from rmq_store.log.integrity.queue_ends_writer import save_queue_ends
 from rmq_store.log.recovery.delivery_times import drop_copies
 from rmq_store.log.recovery.rebuild import is_begun
@@ -81,6 +82,7 @@ def _joined(log: CommitLog) -> bool:
         return False
     log.held_root.watch()
     log.accepted_damage = AcceptedDamage.load(log.own)
+    _make_spare(log)
     return True
 
 
@@ -114,9 +116,20 @@ def _open_first(log: CommitLog, options: RecoveryOptions) -> RecoveryReport:
             _create_abort(root)
 
     report = recover(log, begin, options)
+    _make_spare(log)
     log.store_lock.downgrade()
     log.writing_page.open_futex().wake(everybody=True)
     return report
+
+
+def _make_spare(log: CommitLog) -> None:
+    """Let the close make no file, if it has something to replace: a program may delete the store while another process,
+    which has written to it, closes it. The first closer of a new store makes the files.
+    """
+    replaced = log.root / "checkpoint", log.progress.path
+    log.has_spare = all(path.exists() for path in replaced) and make_spare(log.own)
+    for lock in (log.append_lock, log.flush_lock) if log.has_spare else ():
+        os.close(durable.open_nofollow(lock.path, os.O_RDWR | os.O_CREAT))
 
 
 def _map_page(log: CommitLog) -> None:
@@ -141,7 +154,8 @@ def close(log: CommitLog) -> None:
 
     Raises:
         StoreFullError, StoreFailedError: the next opener finds an unclean store and recovers it.
-        StoreReplacedError: another store lies at the path now. The moved store was closed as usual.
+        StoreReplacedError: another store lies at the path now; the moved store was closed as usual. Or the store is
+            deleted, and nothing was written.
         StoreLockedError: another process held a lock too long: the next opener recovers the store. Otherwise as
             `CommitLog.close`.
         UsageError: as `CommitLog.refuse_reentry`.
@@ -150,8 +164,17 @@ def close(log: CommitLog) -> None:
     try:
         log.segments.stop_making_ahead()
         if log.store_lock.held == "shared":
-            with durable.typed(log.root):
-                _flush_and_leave(log)
+            _refuse_deleted(log)
+            for lock in (log.store_lock, log.append_lock, log.flush_lock):
+                lock.makes_file = not log.has_spare
+            try:
+                with durable.typed(log.root):
+                    _flush_and_leave(log)
+            except FileNotFoundError as error:
+                raise _deleted(log) from error
+            except StoreFailedError:
+                _refuse_deleted(log)  # that is the reason
+                raise
     except BaseException as error:
         # Otherwise others may be at work, and nothing was changed that they rely on.
         if isinstance(error, Exception) or log.store_lock.held != "shared":
@@ -168,14 +191,41 @@ def _flush_and_leave(log: CommitLog) -> None:
     flush(log)
     with append_lock(log, closes=True):
         # One closer at a time: two that hold byte 0 shared would refuse each other the upgrade.
-        if log.store_lock.try_upgrade():
-            _close_last(log)
-            log.writing_page.retract()
-        else:
-            flush(log)
-            _save_queue_ends(log)
+        try:
+            if log.store_lock.try_upgrade():
+                _close_last(log)
+                log.writing_page.retract()
+            else:
+                flush(log)
+                _save_queue_ends(log)
+        except FileNotFoundError as error:
+            raise _deleted(log) from error
         log.store_lock.release()
         log.writing_page.open_futex().wake()
+
+
+def _refuse_deleted(log: CommitLog) -> None:
+    """Raise StoreReplacedError if somebody has begun to delete the store: a deletion that has listed names fails if one
+    of them is gone, and cannot remove a directory in which one was made. Does nothing when the store is left.
+    """
+    if log.store_lock.held == "free":
+        return
+    if log.held_root.is_deleted():
+        raise log.held_root.replaced()
+    needed = [log.root / "abort", log.own / "state", *([log.append_lock.path] if log.has_spare else [])]
+    if not log.store_lock.is_current() or not all(map(os.path.lexists, needed)):
+        raise _deleted(log)
+    try:
+        with os.scandir(log.segments.directory) as names:
+            if next(names, None) is None and log.writing_page.appended_end > 0:
+                raise _deleted(log)
+    except FileNotFoundError as error:
+        raise _deleted(log) from error
+
+
+def _deleted(log: CommitLog) -> StoreReplacedError:
+    text = "its files are being deleted: nothing more is written"
+    return StoreReplacedError(str(log.root), text)
 
 
 def _save_queue_ends(log: CommitLog) -> None:
@@ -197,8 +247,9 @@ def _close_last(log: CommitLog) -> None:
     sync_filesystem(log)
     save_queue_ends(log, last=True)
     record = log.progress_record(clean=True)
-    write_checkpoint(log, record, indexed_until_ms(log))
-    log.progress.write(record)
+    write_checkpoint(log, record, indexed_until_ms(log), in_place=log.has_spare)
+    log.progress.write(record, in_place=log.has_spare)
+    _refuse_deleted(log)
     durable.before("unlink", log.root / "abort")
     (log.root / "abort").unlink(missing_ok=True)
     durable.fsync_directory(log.root)

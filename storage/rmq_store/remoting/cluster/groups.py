@@ -19,7 +19,6 @@ from rmq_store.remoting.cluster.gather import At, BrokerError, Gathered, Questio
 from rmq_store.remoting.questions import groups as questions
 from rmq_store.remoting.questions.answer import Given, checked, is_not_told
 
-
 _log = logging.getLogger(__name__)
 
 _FIRST_ANSWERS_S: Final = 0.5

@@ -123,7 +123,7 @@ class TopicRoute:
 
 @dataclass(frozen=True, slots=True)
 class KnownRoutes:
-    """What a process knows of topics and brokers, for another process: plain data, which can be pickled.
+    """The routes and brokers that a process knows, for another process: plain data, which can be pickled.
 
     `brokers` has also those of the routes.
     """
@@ -141,7 +141,7 @@ class RegisteredProcess(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """The route that was last heard, and the time to ask again."""
+    """The route that was last heard, when it was last asked for, and the time to ask again."""
 
     asked_at_ms: float
     ask_at_ms: float
@@ -176,10 +176,9 @@ class RouteTable:
         self._shown_by: dict[str, str] = {}
         # Broker name -> the addresses that were told last, by name servers or by another process.
         self._last: dict[str, BrokerAddresses] = {}
-        # What another process has handed over, and the brokers of it that were not reached since.
+        # The last ones that another process has handed over.
         self._handed: dict[str, TopicRoute] = {}
         self._handed_brokers: dict[str, BrokerAddresses] = {}
-        self._unreached: set[str] = set()
 
     def known(self, topics: Iterable[str] = (), brokers: Iterable[str] | None = None) -> KnownRoutes:
         """The known ones of these routes and brokers (by default all), for `take_over` in another process. Nobody is
@@ -194,13 +193,12 @@ class RouteTable:
 
     def take_over(self, known: KnownRoutes) -> None:
         """Go on from what another process knew a moment ago, as if the name servers had told it now. While they do not
-        tell another one, a route or an address of it stays. What was taken over before changes nothing: this process
-        may know more by now.
+        tell another one, a route or an address of it stays. The same again changes nothing: this process may know more
+        by now.
         """
         for name, broker in known.brokers.items():
             if self._handed_brokers.get(name) != broker:
                 self._handed_brokers[name] = self._last[name] = broker
-                self._unreached.discard(name)
         for topic, route in known.routes.items():
             if self._handed.get(topic) != route:
                 self._handed[topic] = route
@@ -283,7 +281,8 @@ class RouteTable:
 
     def _kept(self, topic: str, entry: _Entry, reason: str) -> TopicRoute | None:
         _log.warning("topic %s: the known route stays in use: %s", topic, reason)
-        self._topics[topic] = entry._replace(ask_at_ms=self._timer() + AGAIN_AFTER_MS)
+        now_ms = self._timer()
+        self._topics[topic] = entry._replace(asked_at_ms=now_ms, ask_at_ms=now_ms + AGAIN_AFTER_MS)
         return entry.route
 
     def clusters(self, *, refresh: bool = False) -> ClusterInfo:
@@ -374,19 +373,10 @@ class RouteTable:
     def broker(self, name: str) -> BrokerAddresses | None:
         """The addresses of a broker, at most 30 s old; None: no name server knows it (any more). Raises as `route`.
 
-        Addresses that were handed over are those until the broker is not reached. Then the name servers are asked; the
-        last ones that were told stay, and nothing is raised.
+        Of a broker that was handed over they are the last ones that were told, and nobody is asked: `not_reached` does.
         """
-        if name not in self._handed_brokers:
-            return self._told(name)
-        if name in self._unreached and self._name_servers.may_answer():
-            try:
-                self._told(name)
-            except (RemotingError, MQBrokerError) as error:
-                _log.info("broker %s: its known addresses stay in use: %s", name, error)
-        return self._last[name]
-
-    def _told(self, name: str) -> BrokerAddresses | None:
+        if name in self._handed_brokers:
+            return self._last[name]
         topic = self._shown_by.get(name)
         if topic is not None:
             route = self.route(topic)
@@ -399,8 +389,6 @@ class RouteTable:
         """The addresses of a broker that did not answer: asked for again, unless that was done a moment ago. None also
         if the name servers tell nothing: the caller has an error of its own, which says more of its request.
         """
-        if name in self._handed_brokers:
-            self._unreached.add(name)
         oldest_ms = self._timer() - AGAIN_AFTER_MS
         topic = self._shown_by.get(name)
         entry = None if topic is None else self._topics.get(topic)

@@ -371,7 +371,7 @@ def test_a_broker_that_is_away_is_waited_for_as_long_as_is_allowed(
     retries[0].broker.refuse(QUESTIONS[question], 2, count=8 * at_once)
     batch = rows((retries[0], failed(retries[0])), reasons=None if question == "back" else REASONS)
     settings = SendBackSettings(
-        "g", settle_ms=0, send_timeout_ms=20_000, away_ms=away_ms, record_path=str(tmp_path)
+        "g", settle_ms=0, send_timeout_ms=20_000, patience_ms=away_ms, record_path=str(tmp_path)
     )
     with (
         Cluster(ClusterSettings.of_text(brokers.name_server), timer=lambda: now_ms) as cluster,

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from rmq_store.client.delivery.deliver import Delivery, Single
+from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
 from rmq_store.client.delivery.request import single_request
 from rmq_store.protocol.errors import (
+    ClientError,
     MQBrokerError,
     MQClientError,
     RemotingConnectError,
@@ -275,3 +277,20 @@ def test_a_request_whose_broker_cannot_be_asked_for_is_not_stored_and_the_others
     first, second = Delivery(cluster, 600_000, looks, sleep=clock.sleep).send_all(orders("a", "b"))
     assert (first.was_found, second.was_found) == (True, False)
     assert looks.asked == [("a", {"a"})], "nothing of b has left this process: no queue is read for it"
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("last", [AWAY, 2, 14, 16, 29])
+def test_an_error_says_that_an_earlier_try_is_in_doubt(last: Answer, copies: bool) -> None:
+    """The last answer says that nothing is stored; an earlier one was lost, and nobody has looked."""
+
+    def error(brokers: Brokers, verifier: Any = None) -> ClientError:
+        with pytest.raises(ClientError) as caught:
+            sender = delivery(brokers, 20_000, verifier)
+            sender.send_copies(to("a"), 1, 1) if copies else sender.send_all(to("a"))
+        return caught.value
+
+    assert verdict_of(error(Brokers(a=[SILENT, last]))).outcome is SendOutcome.UNKNOWN
+    assert error(Brokers(a=[last])).doubt is None
+    brokers = Brokers(a=[SILENT, last])
+    assert error(brokers, Looks(brokers)).doubt is None

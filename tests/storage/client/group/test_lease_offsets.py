@@ -278,3 +278,40 @@ def test_a_reset_that_waits_is_ended_by_the_query_that_commits(
     assert pulls == ["cg"]
     assert broker.offsets == {("cg", "Orders", 0): 7, ("cg", "Orders", 1): 5}
     assert "was reset to 2; the query that reads it stands at 7" in caplog.text
+
+
+@pytest.mark.parametrize("lapses", [True, False])
+@pytest.mark.parametrize("owes", [True, False])
+def test_an_offset_that_an_operator_moves_at_a_broker_that_is_back_stays(
+    net: FakeNet, make: Any, now: Time, lapses: bool, owes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
+    for broker in (a, b):
+        broker.groups.add("cg")
+    lease = group.lease("Orders", "reports")
+    group.commit({A0: 3, B0: 4})
+    b.processes[0].down = True
+    if owes:
+        group.commit({A0: 4, B0: 6})
+    if lapses:
+        lapses_at_b(group, now)
+    b.processes[0].down = False
+    b.offsets["cg", "Orders", 0] = 9
+    now.now_s += 20
+    assert group.hold_before_planning(["a", "b"]) == {} and lease.held()
+    group.commit({A0: 5})
+    assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 5}, {("cg", "Orders", 0): 9})
+    ours = 6 if owes else 4
+    moved = f"its offset in {B0} was moved from outside to 9, while the query that reads it stands at {ours}: it is set"
+    assert caplog.text.count(moved) == (1 if owes or lapses else 0)
+    group.commit({B0: 7})
+    assert b.offsets == {("cg", "Orders", 0): 7}, "it follows the query when it advances"
+
+
+def test_owed_offsets_go_only_forward_also_when_the_query_ends(net: FakeNet, make: Any) -> None:
+    group, b = make(), net.brokers["b"]
+    owed_at_the_end(net, group)
+    b.processes[0].down = False
+    b.offsets["cg", "Orders", 0] = 9
+    group.leave()
+    assert b.offsets == {("cg", "Orders", 0): 9}

@@ -598,18 +598,20 @@ def test_name_servers_that_have_just_begun_are_waited_for(net: FakeNet, timer: T
     assert waiting.offsets() == list(range(1000))
 
 
-@pytest.mark.parametrize("fault", ["hole", "no rights", "lost"])
+@pytest.mark.parametrize("fault", ["no rights", "lost", "moved"])
 def test_what_is_no_absence_is_not_waited_for_that_long(waiting: Waiting, fault: str) -> None:
     broker = waiting.reading.broker
-    if fault == "hole":
-        del broker.queues["Orders", 0].frames[500]
-    elif fault == "no rights":
+    moved = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "1000", "suggestWhichBrokerId": "0"}
+    if fault == "no rights":
         broker.refused[11] = 16, "no"
-    else:
+    elif fault == "lost":
         broker.queues["Orders", 0].min_offset = 60
-    with pytest.raises((QueueHoleError, MQBrokerError, OffsetOutOfRangeError)):
+    else:
+        broker.processes[0].answers += [lambda command: response_to(command, 21, "OFFSET_RESET", moved)] * 100_000
+    with pytest.raises((MQBrokerError, OffsetOutOfRangeError)):
         waiting.offsets()
-    assert sum(waiting.slept_ms) < 35_000
+    waited_ms = sum(waiting.slept_ms)
+    assert pulling.PATIENCE_MS <= waited_ms < 35_000 if fault == "moved" else waited_ms == 0
 
 
 def test_a_long_wait_is_told_once_and_its_end_too(waiting: Waiting, caplog: pytest.LogCaptureFixture) -> None:

@@ -102,8 +102,8 @@ class ClusterOffsetReset:
             topics = {one.topic for one in wanted}
             known = {one: set(named_queues(require_topic(self._cluster, one), self._queue)) for one in topics}
             wanted = {one: offset for one, offset in wanted.items() if one in known[one.topic]}
-        topics = sorted({one.topic for one in wanted})
-        found = places(self._cluster, answers, *topics_of(self._cluster, answers, self._group, topics))
+        named = sorted({one.topic for one in wanted})
+        found = places(self._cluster, answers, *topics_of(self._cluster, answers, self._group, named))
         return [(place, wanted[queue_of(place)]) for place in found if queue_of(place) in wanted]
 
     def _goal_of_place(self) -> Callable[[PlaceRow], int]:

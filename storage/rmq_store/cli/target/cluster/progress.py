@@ -15,7 +15,7 @@ from rmq_store.errors import UsageError, did_you_mean
 from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group, retry_topic
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.results import QueueRange
+from rmq_store.protocol.results import QueueRange, lag_of
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.cluster.offsets import gather_consumer_offsets, store_timestamp_ms
@@ -45,8 +45,8 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        """Messages to consume, as mqadmin counts them: without an offset from 0 on."""
-        return self.end - (self.committed or 0)
+        """See `lag_of`."""
+        return lag_of(self.end, self.committed)
 
 
 class GroupProgress(NamedTuple):

@@ -188,8 +188,8 @@ class ClusterView:
                 for one in with_ages(self._cluster, self._target, group.queues, now_ms)
             }  # fmt: skip
             for queue in group.away:
-                numbers = [unknown_at(queue.broker_name)] * 4
-                lines[queue] = LagLine(group.group, queue.topic, shown(queue), *numbers)
+                number = unknown_at(queue.broker_name)
+                lines[queue] = LagLine(group.group, queue.topic, shown(queue), number, number, number, number)
             found += lines_of([line for _, line in sorted(lines.items())], per_queue=per_queue)
         return gauge.with_rates(found, now_ms)
 

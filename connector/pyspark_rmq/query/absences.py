@@ -5,7 +5,7 @@
     wait            no batch is planned          no batch is planned
     fail            its error (`ClusterReader`)  `BrokerAwayError` (`starting_offsets.require_brokers`)
 
-A batch that Spark has written down is none of this: its tasks wait. What is done is committed in any case.
+A batch that Spark has written down is none of this: its tasks wait. The stream commits completed batches in any case.
 
 The log has a warning when a broker goes, and one when it is back, once a minute at most: of a broker that comes and
 goes the next warning has the number of times.
@@ -37,7 +37,7 @@ _NAMED = 8
 
 @dataclass(slots=True)
 class _Broker:
-    """What was seen of a broker, and told. Times are in s, of a clock that never goes back."""
+    """The last look at a broker, and the last warning. Times are in s, of a clock that never goes back."""
 
     away_since_s: float | None = None
     # Since the last warning that it is away.
@@ -95,7 +95,7 @@ class Absences:
             return
         why = "; ".join(f"{name}, for {late[name]:.1f} s: {away[name]}" for name in late)
         raise BrokerAwayError(
-            f"required brokers are away for longer than brokerAwayTimeout, {bound_s:g} s, so no batch was planned: {why}",
+            f"required brokers are away for longer than brokerAwayTimeout, {bound_s:g} s; nothing was planned: {why}",
             tuple(late),
         )
 
