@@ -148,15 +148,15 @@ def test_a_hundred_outages_leave_nothing_behind(
         return all(messages <= those for those in (read, *got))
 
     def outage(goes: Callable[[SimulatedCluster], Callable[[], None]]) -> None:
-        # What the helpers and pytest keep is no memory of ours.
-        for server in (cluster.server, *(broker.server for broker in cluster.brokers.values())):
-            server.requests.clear()
-        caplog.clear()
         comes_back = goes(cluster)
         sent = send()
         until(lambda: everybody_has({one for one in sent if one[0] != GOES}))
         comes_back()
         until(lambda: everybody_has(sent))
+        # What the helpers and pytest keep is no memory of ours.
+        for server in (cluster.server, *(broker.server for broker in cluster.brokers.values())):
+            server.requests.clear()
+        caplog.clear()
 
     sent = send()
     until(lambda: everybody_has(sent))
