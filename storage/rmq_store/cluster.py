@@ -25,13 +25,13 @@ from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingEr
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.remoting.admin.broker_probes import broker_probes
 from rmq_store.remoting.admin.required_brokers import (
     brokers_away,
     parse_broker_names,
     require_brokers,
     unanswered,
 )
-from rmq_store.remoting.cluster.broker_probes import broker_probes
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.cluster.groups import (

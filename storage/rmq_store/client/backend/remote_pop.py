@@ -31,7 +31,7 @@ from rmq_store.protocol.wire.pop_headers import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
-from rmq_store.remoting.cluster.broker_probes import broker_probes
+from rmq_store.remoting.admin.broker_probes import broker_probes
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.questions.answer import broker_error
