@@ -157,7 +157,8 @@ def test_a_hundred_outages_leave_nothing_behind(
         until(lambda: everybody_has(sent))
         # What the helpers keep is no memory of ours; nor is what pytest keeps of the warnings.
         for server in (cluster.server, *(broker.server for broker in cluster.brokers.values())):
-            server.requests.clear()
+            for one in (server, *server.connections):
+                one.requests.clear()
 
     sent = send()
     until(lambda: everybody_has(sent))
