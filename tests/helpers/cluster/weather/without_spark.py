@@ -163,7 +163,7 @@ class Copying:
         self._sink = sink_of(sink_options(options, "stream write"), schema, None)
         self._run_id = str(uuid.uuid4())
         self._context = local()
-        pyspark.TaskContext.get = lambda: self._context.now  # type: ignore[method-assign]
+        pyspark.TaskContext.get = lambda: getattr(self._context, "now", None)  # type: ignore[method-assign]
 
     def __call__(self, parts: list[Any], query_id: str, batch: int) -> None:
         from pyspark_rmq.write.sink import MicroBatch
