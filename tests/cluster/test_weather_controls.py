@@ -1,5 +1,5 @@
 """What looks like an outage of a real broker and is none: a stream ends with a `DataLossError`, or reports the loss
-with failOnDataLoss=false. And what looks like a loss and is none: a broker that is away has deleted nothing.
+with failOnDataLoss=false.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from rmq_store.errors import DataLossError
-from rmq_store.protocol.wire.request_codes import RequestCode
 
 from ..connector.planned_batches import LIMIT, through_spark
 from .test_away_brokers import AWAY, STAYS, send
@@ -105,42 +104,4 @@ def test_a_broker_that_is_back_with_another_disk_has_lost_what_was_read(
     else:
         stream.until({STAYS: 4, AWAY: count})
         assert any(AWAY in record.getMessage() for record in caplog.records if record.name.startswith(LOSSES))
-    stream.reader.stop()
-
-
-@pytest.mark.parametrize("fails", [True, False], ids=["fails", "reports"])
-def test_a_topic_is_deleted_when_the_broker_that_was_away_says_so_too(
-    cluster: RocketmqCluster, new_name: Any, caplog: pytest.LogCaptureFixture, fails: bool
-) -> None:
-    topic = cluster.create_topic(new_name("Deleted"), 1)
-    for name in (STAYS, AWAY):
-        send(cluster, name, topic, 3)
-    stream = Stream(cluster, topic, fails)
-    stream.until({STAYS: 3, AWAY: 3})
-
-    def delete(name: str) -> None:
-        with cluster.connect(name) as broker:
-            assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == 0
-        with cluster.connect_to(cluster.name_servers[0]) as name_server:
-            assert name_server.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}).code == 0
-
-    cluster.broker(AWAY).kill()
-    delete(STAYS)
-    until_s = time.monotonic() + 5
-    while time.monotonic() < until_s:
-        stream.trigger()
-        time.sleep(0.2)
-    assert stream.at()[AWAY] == 3, "nobody knows whether the broker that is away has it"
-    cluster.heal()
-    send(cluster, AWAY, topic, 1, first=3)
-    stream.until({STAYS: 3, AWAY: 4})
-    delete(AWAY)
-    if fails:
-        assert {queue_id.broker_name for _, queue_id, _, _ in stream.error().ranges} == {STAYS, AWAY}
-    else:
-        until_s = time.monotonic() + PATIENCE_S
-        while not any("deleted" in record.getMessage() for record in caplog.records):
-            assert time.monotonic() < until_s, "nothing is reported"
-            stream.trigger()
-            time.sleep(0.2)
     stream.reader.stop()
