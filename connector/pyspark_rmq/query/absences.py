@@ -14,14 +14,14 @@ goes the next warning has the number of times.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark_rmq.access.queue_source import Brokers, QueueSource
 from pyspark_rmq.options.option_table import WAIT
 from pyspark_rmq.options.options import SourceOptions
-from pyspark_rmq.position.position import StreamPosition
+from pyspark_rmq.position.position import Queue, StreamPosition
 from pyspark_rmq.position.queue_ids import broker_of
 from rmq_store.real_time import monotonic
 
@@ -79,12 +79,13 @@ class Absences:
             self._fail_after_the_bound(awaited, away, now_s)
         return self.holds
 
-    def hold(self, store: QueueSource, missed: BrokerAwayError | None) -> bool:
-        """As `seen`, without a bound, and without a word."""
-        return bool(self._awaited(_away(store, missed)))
+    def hold(self, store: QueueSource, missed: BrokerAwayError | None, untold: Iterable[Queue]) -> bool:
+        """As `seen`, without a bound, and without a word; also for brokers of queues that are `untold`."""
+        brokers = {name for queue in untold if (name := broker_of(queue.queue_id)) is not None}
+        return bool(self._awaited(_away(store, missed).keys() | brokers))
 
-    def _awaited(self, away: Mapping[str, Exception]) -> set[str]:
-        return set(away) if self._options.on_broker_away == WAIT else away.keys() & self._options.required_brokers
+    def _awaited(self, away: Collection[str]) -> set[str]:
+        return set(away) if self._options.on_broker_away == WAIT else set(away) & set(self._options.required_brokers)
 
     def _fail_after_the_bound(self, required: set[str], away: Mapping[str, Exception], now_s: float) -> None:
         from rmq_store.cluster import BrokerAwayError

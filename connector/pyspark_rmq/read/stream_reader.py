@@ -174,12 +174,23 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The position is not known yet, which knows more brokers than name servers that forget.
         self._target_is_whole = False
 
-    def _ends_now(self, store: QueueSource) -> dict[Queue, int]:
+    def _ends_now(self, store: QueueSource, known: Collection[Queue] = ()) -> dict[Queue, int]:
         self._deliver_due(store, None)
         # The lease is taken by the next call, which knows the position, and with it whose run this is.
-        view = self._seen(store, None)
-        self._target_is_whole = view is not None and not self._absences.hold(store, view.missed)
-        return {} if view is None else {queue: limits.max_offset for queue, limits in view.ranges.items()}
+        view = self._seen(store, known)
+        if view is None:
+            self._target_is_whole = False
+            return {}
+        untold: set[Queue] = set()
+        if isinstance(store, Brokers):
+            # Name servers forget a broker that is away, and show it late when it is back: it is asked for the queues
+            # that the position knows.
+            topics = starting_offsets.subscribed_topics({queue.topic for queue in known}, self._options.subscription)
+            missing = [queue for queue in known if queue.topic in topics and queue not in view.ranges]
+            store.ranges(missing)
+            untold = store.untold(missing)
+        self._target_is_whole = not self._absences.hold(store, view.missed, untold)
+        return {queue: limits.max_offset for queue, limits in view.ranges.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
@@ -189,7 +200,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         while True:
             if self._target is not None and not self._target_is_whole:
-                self._target = self._in_plan(self._ends_now) | self._target
+                known = StreamPosition.from_json(start).next
+                target = self._in_plan(partial(self._ends_now, known=known)) | self._target
+                if target != self._target:
+                    self._target, self._idle = target, None
             now_s = monotonic()
             idle = self._idle
             if self._store is not None and idle is not None and idle.holds(self._store.reader, start, now_s):
@@ -199,7 +213,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is None or end != start or (self._target_is_whole and not self._is_held):
                 return end
             # AvailableNow ends with the first plan that has nothing. Spark interrupts this wait (`query.stop()`).
-            if self._is_held:
+            if self._is_held or not self._target_is_whole:
                 sleep(_HELD_AGAIN_S)
 
     @property

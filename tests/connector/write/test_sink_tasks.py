@@ -491,7 +491,7 @@ def test_a_disk_that_is_full_at_any_moment_of_a_commit_leaves_nothing_and_the_ba
 
 def no_room_for_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(operation: str, where: str) -> None:
-        if operation == "write" and "/checkpoint." in where:
+        if where.endswith("/checkpoint"):
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(durable, "hook", full)

@@ -24,6 +24,7 @@ from rmq_store.cli.monitoring import top as top_module
 from rmq_store.cli.shared.formatting import Rates, bytes_text, duration_text, rate_text
 from rmq_store.cli.shared.output import tell
 from rmq_store.cli.target.lag_lines import LagGauge
+from rmq_store.cli.target.rows import Total
 from rmq_store.cli.target.store.view import StoreView
 
 from .conftest import mind_ctrl_c
@@ -182,15 +183,18 @@ def test_rate_and_eta_come_from_two_looks(store: Store) -> None:
         with view.poll():
             return [line[2:] for line in view.lags(["cg"], gauge, per_queue=True)]
 
-    assert look() == [(0, 3, 5, 2, 0, None, None, 0), (1, 1, 5, 4, 0, None, None, None)]
+    assert look() == [
+        (0, Total(3), Total(5), Total(2), Total(0), None, None, 0),
+        (1, Total(1), Total(5), Total(4), Total(0), None, None, None),
+    ]
     store.now[0] += 2000  # type: ignore[attr-defined]
     store.commit_offsets("cg", {("Orders", 1): 3})
     still, moving = look()
     assert (still[5], still[6]) == (0.0, None)  # it does not move, so it will never catch up
-    assert (moving[3], moving[4], moving[5], moving[6]) == (2, 2000, 1.0, 2000.0)
+    assert (moving[3], moving[4], moving[5], moving[6]) == (Total(2), Total(2000), 1.0, 2000.0)
     store.now[0] += 1000  # type: ignore[attr-defined]
     store.commit_offsets("cg", {("Orders", 1): 5})
-    assert look()[1][3:7] == (0, None, 2.0, 0)
+    assert look()[1][3:7] == (Total(0), Total(None), 2.0, 0)
 
 
 def test_a_group_that_does_not_exist_is_one_line_with_the_nearest(run: Run) -> None:
@@ -225,10 +229,10 @@ def test_top_counts_what_comes_in_and_out_between_two_looks(store: Store) -> Non
     store.send_all([Message("Orders", b"x" * 1000)] * 6)
     store.commit_offsets("cg", {("Orders", 0): 5})
     found = look.take()
-    assert found["topics"] == [{"topic": "Orders", "queues": 2, "messages": 16, "inPerSecond": 3.0}]
+    assert found["topics"] == [{"topic": "Orders", "queues": 2, "messages": Total(16), "inPerSecond": 3.0}]
     assert found["bytesPerSecond"] == (found["logEnd"] - first["logEnd"]) / 2
     (group,) = found["groups"]
-    assert (group["group"], group["lag"], group["outPerSecond"], group["dead"]) == ("cg", 10, 1.0, 0)
+    assert (group["group"], group["lag"], group["outPerSecond"], group["dead"]) == ("cg", Total(10), 1.0, Total(0))
     store.flush()
     assert look.take()["notFlushedBytes"] == 0
 

@@ -205,7 +205,7 @@ def write_table(
     table that is written in parts is aligned.
     """
     is_number = [
-        bool(rows) and all(isinstance(cell, int) or _NO_NUMBER.fullmatch(cell) for cell in (row[i] for row in rows))
+        bool(rows) and all(isinstance(row[i], int) or _NO_NUMBER.fullmatch(str(row[i])) for row in rows)
         for i in range(len(columns))
     ]
     cells = [[printable(str(value)) for value in row] for row in rows]
