@@ -91,6 +91,7 @@ def test_light_queues_that_a_message_names_become_no_path(server: BrokerServer, 
     assert strangers(tmp_path / "store") == []
 
 
+@pytest.mark.long
 def test_hostile_names_over_grpc_become_no_path(tmp_path: Path) -> None:
     with BrokerServer(tmp_path / "store", config=TINY, create=True, admin=True, grpc_port=0) as server:
         server.store.create_topic("Orders", 1)

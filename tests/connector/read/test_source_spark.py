@@ -175,6 +175,7 @@ def test_a_failing_sink_does_not_move_the_group(spark: Any, make_store: Make, tm
     assert committed(path, "cg") == ends(path)
 
 
+@pytest.mark.long
 @pytest.mark.statement("G08", "G18")
 def test_two_groups_read_independently_and_a_second_query_of_one_is_refused(
     spark: Any, make_store: Make, tmp_path: Path
@@ -258,6 +259,7 @@ def test_a_running_stream_sees_new_messages_and_new_topics(
         running.stop()
 
 
+@pytest.mark.long
 def test_limits_hold_in_bytes_too(spark: Any, make_store: Make, tmp_path: Path) -> None:
     path, seen = make_store(Orders=60), []
     with Store.open(path, read_only=True) as store:

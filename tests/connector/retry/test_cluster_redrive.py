@@ -46,6 +46,7 @@ def redriven(brokers: SimulatedCluster) -> dict[tuple[str, int], bool | None]:
     return {(row["brokerName"], row["queueOffset"]): row["redriven"] for row in rows}
 
 
+@pytest.mark.long
 def test_letters_that_a_query_chooses_are_moved_once_and_shown_as_moved(
     spark: Any, brokers: SimulatedCluster, retries: list[SimulatedRetries]
 ) -> None:

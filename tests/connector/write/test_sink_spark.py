@@ -279,6 +279,7 @@ def test_a_task_that_is_tried_again_adds_its_rows_once(spark: Any, make_store: M
     wait_until_swept(path)  # what the first attempts staged is swept
 
 
+@pytest.mark.long
 def test_a_streams_task_that_is_tried_again_adds_its_rows_once(
     spark: Any, make_store: Make, tmp_path: Path, bodies: Make
 ) -> None:

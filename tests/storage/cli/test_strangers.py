@@ -287,6 +287,7 @@ def test_json_has_the_values_as_they_are(run: Run, strange: Path) -> None:
     assert "订单" in run("read", "T", "--json", store=strange).stdout
 
 
+@pytest.mark.long
 def test_every_character_is_seen_or_escaped_and_json_means_the_same() -> None:
     for code in range(sys.maxunicode + 1):
         character = chr(code)

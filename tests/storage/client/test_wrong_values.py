@@ -136,6 +136,7 @@ def test_a_push_consumer_refuses_wrong_values(store: Store) -> None:
     consumer.shutdown()
 
 
+@pytest.mark.long
 def test_a_lite_pull_consumer_refuses_wrong_values(store: Store) -> None:
     with Producer("pg", store) as producer:
         producer.send(Message("T", b"x"), queue=QUEUE)

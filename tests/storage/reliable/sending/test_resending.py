@@ -222,6 +222,7 @@ def test_inboxes_may_be_in_other_databases(world: World, tmp_path: Path) -> None
     elsewhere.dispose()
 
 
+@pytest.mark.long
 def test_an_inbox_that_cannot_be_read_holds_its_messages_up_and_no_others(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
