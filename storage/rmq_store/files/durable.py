@@ -14,7 +14,6 @@ of the directory. Linux only.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import itertools
 import logging
@@ -46,7 +45,6 @@ _COMMIT_LOG_DIRECTORY = "commitlog"  # whatever directory has it is a store's
 # renameat2(2): relative to the working directory; the two names change places.
 _HERE = -100
 _EXCHANGE = 2
-_libc = ctypes.CDLL(None, use_errno=True)
 
 hook: Callable[[str, str], None] | None = None
 """Called with (operation, path) before every operation of this layer; whatever it raises happens instead of it."""
@@ -420,13 +418,25 @@ def overwrite(path: str | Path, data: bytes) -> None:
             os.close(fd)
 
 
+def _exchange_names(spare: str | Path, path: str | Path) -> None:
+    import ctypes  # only a store that is closed needs it
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):  # an old C library
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+    if libc.renameat2(_HERE, os.fsencode(spare), _HERE, os.fsencode(path), _EXCHANGE):
+        code = ctypes.get_errno()
+        raise OSError(errno.EINVAL if code == errno.ENOSYS else code, os.strerror(code), str(path))
+
+
 def exchange(path: str | Path, spare: str | Path, data: bytes) -> None:
     """As `write_atomically`, without a new name: `data` is written into `spare`, and then the two files change places,
     so that `spare` has the replaced content. A program that deletes the directory meanwhile finds the names that it has
     listed, and no other one. The caller holds a lock: nobody else writes the two.
 
     Raises:
-        FileNotFoundError: one of the two does not exist. OSError with EINVAL: the file system cannot exchange names.
+        FileNotFoundError: one of the two does not exist. OSError with EINVAL: the file system, the C library or the
+            kernel cannot exchange names.
         StoreFullError, StoreFailedError, UsageError: as `write_atomically`.
     """
     try:
@@ -438,9 +448,7 @@ def exchange(path: str | Path, spare: str | Path, data: bytes) -> None:
             finally:
                 os.close(fd)
         before("rename", path)
-        if _libc.renameat2(_HERE, os.fsencode(spare), _HERE, os.fsencode(path), _EXCHANGE):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(path))
+        _exchange_names(spare, path)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.EINVAL):
             raise

@@ -6,6 +6,7 @@ with "Directory not empty".
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,11 +95,17 @@ def test_the_table_of_queue_ends_and_its_spare_change_places(lab: Lab) -> None:
         first = table.read_bytes()
 
 
-def test_without_an_exchange_of_names_the_table_is_replaced(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that does not know it (EINVAL)."""
+@pytest.mark.parametrize("lacks", ["file system", "C library"])
+def test_without_an_exchange_of_names_the_table_is_replaced(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """A file system that does not know it refuses the flag (EINVAL)."""
     with lab.open() as store:
         store.append(lab.batch(2))
-    monkeypatch.setattr(durable, "_EXCHANGE", 1 << 30)
+    if lacks == "file system":
+        monkeypatch.setattr(durable, "_EXCHANGE", 1 << 30)
+    else:
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
     before = (lab.root / "pyrmq" / "queue_ends.json").read_bytes()
     with lab.open() as store:
         store.append(lab.batch(3))
