@@ -174,7 +174,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The position is not known yet, which knows more brokers than name servers that forget.
         self._target_is_whole = False
 
-    def _ends_now(self, store: QueueSource, known: Collection[Queue] = ()) -> dict[Queue, int]:
+    def _ends_now(self, store: QueueSource, known: Collection[Queue] | None = None) -> dict[Queue, int]:
         self._deliver_due(store, None)
         # The lease is taken by the next call, which knows the position, and with it whose run this is.
         view = self._seen(store, known)
@@ -185,8 +185,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(store, Brokers):
             # Name servers forget a broker that is away, and show it late when it is back: it is asked for the queues
             # that the position knows.
-            topics = starting_offsets.subscribed_topics({queue.topic for queue in known}, self._options.subscription)
-            missing = [queue for queue in known if queue.topic in topics and queue not in view.ranges]
+            had = () if known is None else known
+            topics = starting_offsets.subscribed_topics({queue.topic for queue in had}, self._options.subscription)
+            missing = [queue for queue in had if queue.topic in topics and queue not in view.ranges]
             store.ranges(missing)
             untold = store.untold(missing)
         self._target_is_whole = not self._absences.hold(store, view.missed, untold)
