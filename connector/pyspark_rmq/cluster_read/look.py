@@ -1,12 +1,13 @@
 """The cluster as one plan of a stream sees it: who does not answer is away for this plan. Control plane.
 
 A plan is one call of Spark: `latestOffset`, `partitions`, `commit`, `initialOffset`. All its questions go through one
-`Look`, whoever asks them: ends (202, 31, 30), kinds (351), messages at positions (11), places by time (29), offsets and
-names of a group (14, 208, 201), figures (28). So no question can forget a rule:
+`Look`, whoever asks them: ends (202, 31, 30), kinds (351), messages at positions (11), places by time (29), figures
+(28); offsets, names, locks and members of a group (14, 15, 208, 201, 41, 34, 203). So no question can forget a rule:
 
-    begin(silent)                    a plan begins. Who is silent since an earlier one is not asked: `outages`
+    begin(silent)                    a plan begins. It does not ask processes that are silent since an earlier one:
+                                     see `outages`
     no answer, no address, busy      `is_away` is the one judgement. The process is asked no more in this plan
-    all processes of a broker        the broker is `away`. Whoever asks it has its first error at once. While a slave
+    all processes of a broker        the broker is `away`. A question to it has its first error at once. While a slave
                                      answers it is not
     it answers at another address    it is there
     another error                    not looked at: no rights, no such topic, bytes that do not decode end the query
@@ -14,7 +15,8 @@ names of a group (14, 208, 201), figures (28). So no question can forget a rule:
 
 `ClusterReader.planned` begins the plan, and begins it again without a broker that goes between two questions. Queues of
 brokers that are away have no range in a plan (`ClusterReader.ranges`): so nobody compares, commits or closes them, or
-counts them as lost, and `StreamPlan.held` keeps their positions. Tasks and leases ask the cluster itself.
+counts them as lost, and `StreamPlan.held` keeps their positions. Tasks, and the thread that renews leases, ask the
+cluster itself.
 
 Name servers forget a broker that is away, and know nothing when they have just begun. So a route that was seen stays
 (as in MQClientInstance.java, updateTopicRouteInfoFromNameServer), and so does an address: that a topic is deleted only

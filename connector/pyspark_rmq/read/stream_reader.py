@@ -202,9 +202,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             if self._target is not None and not self._target_is_whole:
                 known = StreamPosition.from_json(start).next
-                target = self._in_plan(partial(self._ends_now, known=known)) | self._target
-                if target != self._target:
-                    self._target, self._idle = target, None
+                self._target = self._in_plan(partial(self._ends_now, known=known)) | self._target
             now_s = monotonic()
             idle = self._idle
             if self._store is not None and idle is not None and idle.holds(self._store.reader, start, now_s):

@@ -5,7 +5,7 @@
     outcome = scene.meet(event)
     scene.close()
 
-Messages are told apart by their bodies. What brokers hold at the end is what RocketMQ's own client reads.
+Messages are told apart by their bodies. At the end RocketMQ's own client reads what the brokers hold.
 """
 
 from __future__ import annotations
