@@ -338,6 +338,18 @@ def test_no_wait_is_measured_by_a_clock_that_a_test_freezes() -> None:
     assert found == []
 
 
+def test_no_test_replaces_a_wait_of_the_whole_process() -> None:
+    """`setattr(module.time, "sleep", ...)` replaces it in all threads: one of another test spins, and is counted."""
+    replaced = re.compile(r'setattr\([\w.]*\btime, "(sleep|monotonic)"')
+    found = [
+        f"{path}:{number}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if replaced.search(line) and path != Path(__file__) and "real_time" not in line
+    ]
+    assert found == []
+
+
 def test_only_the_file_layer_takes_locks() -> None:
     """One flock or POSIX lock taken elsewhere would be lost, silently, when any descriptor of its file is closed.
 

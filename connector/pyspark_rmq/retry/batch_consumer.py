@@ -19,10 +19,10 @@ too. Messages that are sent back already are left out then.
 from __future__ import annotations
 
 import logging
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import sleep
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -130,7 +130,7 @@ class BatchConsumer(BatchFunction):
                         "(brokerAwayTimeout): %s", self._group, self._place.away_ms / 1000, error,
                     )  # fmt: skip
                 has_warned = True
-            time.sleep(_PAUSE_S)
+            sleep(_PAUSE_S)
 
     def _once(self, query_id: str, batch_id: int, max_reconsume_times: int) -> TaskIdempotency | None:
         if self._idempotency is None:

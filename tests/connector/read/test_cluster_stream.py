@@ -154,7 +154,6 @@ def test_a_second_query_of_the_group_is_refused_by_name(
 ) -> None:
     from pyspark_rmq.read import group as group_module
 
-    monkeypatch.setattr(group_module.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(group_module, "CLAIM_TIMEOUT_S", 0.2)
     first_batch(stream(group="g", consumerName="reports"))
     with pytest.raises(LeaseHeldError, match=r"topic 'T' is consumed by reports_on_.*two groups"):

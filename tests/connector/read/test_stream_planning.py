@@ -23,7 +23,7 @@ Make = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _quick_claims(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "pyspark_rmq")
-    monkeypatch.setattr(group_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(group_module, "CLAIM_TIMEOUT_S", 0.3)
 
 
 def test_a_stream_without_group_starts_at_the_end_and_reads_what_comes_then(
@@ -135,10 +135,7 @@ def test_a_failed_batch_commits_nothing_after_a_restart(fake_store: Make, stream
     assert home.committed == {T0: 10}
 
 
-def test_a_second_query_of_the_group_is_refused_by_name_before_it_reads(
-    fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_module, "CLAIM_TIMEOUT_S", 0.3)
+def test_a_second_query_of_the_group_is_refused_by_name_before_it_reads(fake_store: Make, stream_reader: Make) -> None:
     home = fake_store({T0: (0, 10)})
     first = stream_reader(home, group="g")
     first.initialOffset()

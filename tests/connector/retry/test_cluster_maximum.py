@@ -131,7 +131,7 @@ def test_consume_waits_for_the_setting_while_brokers_are_away(
     for broker in brokers.brokers.values():
         broker.refuse(SETTINGS, code, count=6)  # each try asks twice
     pauses: list[float] = []
-    monkeypatch.setattr(batch_consumer.time, "sleep", pauses.append)
+    monkeypatch.setattr(batch_consumer, "sleep", pauses.append)
     assert consumer_of(brokers, "1m")._group_maximum() == 1
     assert 1 <= len(pauses) <= 3 and caplog.text.count("its maximum of retries is not known, and waited for, 60 s") == 1
 

@@ -27,10 +27,10 @@ import os
 import struct
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from types import FrameType, TracebackType
 from typing import Literal, NamedTuple
 
@@ -171,7 +171,7 @@ class OfdLock:
             if futex is not None:
                 is_due = futex.wait(sleep_s) or pace.is_due(futex)
             else:
-                time.sleep(sleep_s)
+                sleep(sleep_s)
                 is_due = pace.is_due(self)
 
     @property
@@ -269,7 +269,7 @@ class OfdLock:
                     raise self._timed_out(timeout_ms)
                 else:
                     sleep_s = _THREAD_WAIT_S
-                    time.sleep(sleep_s)
+                    sleep(sleep_s)
             with _opening:
                 fd, self._fd = self._fd, -1
             if fd >= 0:

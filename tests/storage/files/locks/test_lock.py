@@ -309,7 +309,7 @@ def test_an_error_while_waiting_leaves_the_object_usable(path: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(lock_module.time, "sleep", interrupt)
+        patch.setattr(lock_module, "sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
             lock.acquire_exclusive(timeout_ms=1000)
     other.release()
