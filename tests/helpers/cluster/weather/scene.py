@@ -38,6 +38,8 @@ RESTART_AFTER_S: Final = 10.0
 SENT_S: Final = 3.0
 """Until the last request of a sender has its answer, and the message is in its queue."""
 STALL_MS: Final = 1000
+MEETS_S: Final = 3.0
+"""A trigger that begins so soon behind the event meets it."""
 POLL_S: Final = 1.0
 SHARES: Final = (0.5, 0.99, 1.0)
 """Of the ages of rows."""
@@ -58,8 +60,10 @@ class Outcome:
     """What an event led to. `ended`: queries that ended by themselves, with their errors. `lost`, `more`: by client,
     how many messages it never got, and how many it got too often; of `copy`: rows of the sink that are not stored, and
     that are stored twice. `unstored`: acknowledged messages that no broker has. `ages_ms`: of rows of living brokers in
-    `read`: (median, 99th percentile, maximum) before and during the event. `stalls`: plans of more than a second, and
-    the longest plan of all, in ms. `caught_up_s`: by client, how long after the end it had everything.
+    `read`: (median, 99th percentile, maximum) before and during the event, and of those that were stored behind
+    `held_s`, when the plan that met it and the batch in flight were done. `aged`: of how many rows. `stalls`: plans of
+    more than a second, and the longest plan of all, in ms. `caught_up_s`: by client, how long after the end it had
+    everything.
     """
 
     event: str
@@ -70,6 +74,8 @@ class Outcome:
     unstored: int = 0
     messages: int = 0
     ages_ms: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    aged: dict[str, int] = field(default_factory=dict)
+    held_s: float = 0.0
     stalls: dict[str, tuple[int, int]] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     stop_s: float = 0.0
@@ -221,14 +227,19 @@ class Scene:
         return lost, {name: (got - expected).total() for name, got in found.items()}
 
     def _measure(self, outcome: Outcome, event: Event, began_s: float, over_s: float) -> None:
-        ages: dict[str, list[int]] = {"before": [], "during": []}
-        for file in (self._directory / "read").glob("[0-9]*"):
-            batch = json.loads(file.read_text())
-            when = "before" if batch["at"] < began_s else "during" if batch["at"] < over_s else ""
-            if when and batch["at"] > began_s - CALM_S:
-                living = (row for row in batch["rows"] if row[0] not in event.hits)
-                ages[when] += [round(batch["at"] * 1000) - row[4] for row in living]
+        batches = [(int(file.name), json.loads(file.read_text())) for file in (self._directory / "read").glob("[0-9]*")]
+        met_s = self._met_s(batches, began_s)
+        ages: dict[str, list[int]] = {"before": [], "during": [], "behind what met it": []}
+        for _, batch in batches:
+            if not began_s - CALM_S < batch["at"] < over_s:
+                continue
+            stored_ms = [row[4] for row in batch["rows"] if row[0] not in event.hits]
+            aged = [(at_ms, round(batch["at"] * 1000) - at_ms) for at_ms in stored_ms]
+            ages["before" if batch["at"] < began_s else "during"] += [age_ms for _, age_ms in aged]
+            ages["behind what met it"] += [age_ms for at_ms, age_ms in aged if at_ms >= met_s * 1000]
         outcome.ages_ms = {when: tuple(quantile(of, share) for share in SHARES) for when, of in ages.items()}
+        outcome.aged = {when: len(of) for when, of in ages.items()}
+        outcome.held_s = round(met_s - began_s, 1)
         plans: dict[str, list[int]] = {}
         for one in self._notes("progress"):
             at_s = datetime.fromisoformat(one["progress"]["timestamp"]).timestamp()
@@ -241,6 +252,20 @@ class Scene:
         outcome.stalls = {name: (sum(ms > STALL_MS for ms in of), max(of)) for name, of in plans.items()}
         stops = (one["seconds"] for one in self._notes("stopped") if one["at"] > began_s)
         outcome.stop_s = round(max(stops, default=0.0), 1)
+
+    def _met_s(self, batches: Iterable[tuple[int, Any]], began_s: float) -> float:
+        """When the last batch was done whose trigger began before the event, or met it."""
+        begun_s = {
+            one["progress"]["batchId"]: datetime.fromisoformat(one["progress"]["timestamp"]).timestamp()
+            for one in self._notes("progress")
+            if one["query"] == "read"
+        }
+        met = (
+            batch["at"]
+            for number, batch in batches
+            if batch["at"] > began_s and begun_s.get(number, batch["at"]) < began_s + MEETS_S
+        )
+        return max(met, default=began_s + MEETS_S)
 
     def usage(self) -> Usage:
         """Of the driver, its JVM and its Python processes."""

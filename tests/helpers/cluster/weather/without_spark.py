@@ -94,7 +94,7 @@ class Run:
                 self.reader.commit(start)
                 planned_s = time.monotonic() - began_s
                 planned_s += self._batch(batch, start, end)
-            progress = {"timestamp": at, "durationMs": {"latestOffset": round(planned_s * 1000)}}
+            progress = {"batchId": batch, "timestamp": at, "durationMs": {"latestOffset": round(planned_s * 1000)}}
             note("progress", query=self.name, progress=progress)
             time.sleep(max(IDLE_S, TRIGGER_S - (time.monotonic() - began_s)))
 
