@@ -213,6 +213,13 @@ class ClusterReader:
         away = _NOBODY if self._look is None else self._look.away
         return {**self._not_held, **away} if self._not_held else away
 
+    def newest_read(self, offsets: Mapping[Queue, int]) -> list[Queue]:
+        """See `Brokers`. Nobody is asked."""
+        away = self.away()
+        return self._ends.newest_read({
+            queue: offset for queue, offset in offsets.items() if queue.queue_id.broker_name not in away
+        })
+
     def require_brokers(self, names: Sequence[str], topics: Collection[str]) -> None:
         """Return if these brokers are there. Those whose masters told ends at the last look are not asked again.
 

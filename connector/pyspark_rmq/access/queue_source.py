@@ -264,6 +264,11 @@ class Brokers(Protocol):
         shows them with the topic yet. They are not empty, not closed, not deleted. Nobody is asked: `ranges` has asked.
         """
 
+    def newest_read(self, offsets: Mapping[Queue, int]) -> Collection[Queue]:
+        """Of queues that are read up to these offsets, those that have the newest message of their brokers. A broker
+        loses the end of its log, so they tell of any loss. None of brokers that are away.
+        """
+
     def require_brokers(self, names: Sequence[str], topics: Collection[str]) -> None:
         """Return if these brokers are there. `topics` are those that are read. Raises `BrokerAwayError`."""
 

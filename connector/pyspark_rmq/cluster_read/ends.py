@@ -47,11 +47,13 @@ BrokerRange = QueueRange | UnsureRange
 @dataclass(frozen=True, slots=True)
 class TopicEnds:
     """The queues of one topic, sorted: those that may be read (`open`), and all that its brokers have (`all`).
-    `routed`: the brokers of the route with which they were asked for.
+    `stored_ms`: when the last message of each was stored, as far as its broker says so. `routed`: the brokers of the
+    route with which they were asked for.
     """
 
     open: Mapping[BrokerQueueId, BrokerRange]
     all: Mapping[BrokerQueueId, BrokerRange]
+    stored_ms: Mapping[BrokerQueueId, int] = field(default_factory=dict)
     routed: frozenset[str] = field(default=frozenset(), compare=False)
 
 
@@ -105,6 +107,7 @@ def ends_by_routes(
         ends[topic] = TopicEnds(
             dict(sorted(open_queues.items())),
             dict(sorted(found.items())),
+            {**({} if before is None else before.stored_ms), **_stored_ms(answers[topic])},
             frozenset(() if route is None else route.queues),
         )
     return ends
@@ -153,6 +156,15 @@ def _of_broker(
     return {
         BrokerQueueId(broker_name, queue_id): kind(limits.min_offset, limits.max_offset)
         for queue_id, limits in told.required().limits.items()
+    }
+
+
+def _stored_ms(answers: Iterable[BrokerEnds]) -> dict[BrokerQueueId, int]:
+    return {
+        BrokerQueueId(told.asked.broker_name, queue_id): limits.last_update_timestamp
+        for told in answers
+        if told.error is None
+        for queue_id, limits in told.limits.items()
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final
 
 from pyspark_rmq.cluster_read.ends import (
@@ -98,6 +98,21 @@ class KnownEnds:
         """
         ends = self._ends.get(queue.topic)
         return ends is not None and (queue.queue_id in ends.all or queue.queue_id.broker_name in ends.routed)
+
+    def newest_read(self, offsets: Mapping[Queue, int]) -> list[Queue]:
+        """Of queues that are read up to these offsets, those that may have the newest message of their brokers: one of
+        each broker that is read to its end, by the times of its last messages, and one that is not.
+        """
+        newest: dict[tuple[str, bool], tuple[int, Queue]] = {}
+        for queue, offset in offsets.items():
+            ends = self._ends.get(queue.topic)
+            limits = None if ends is None else ends.all.get(queue.queue_id)
+            is_whole = ends is not None and limits is not None and limits.max_offset == offset
+            stored_ms = ends.stored_ms.get(queue.queue_id, 0) if ends is not None else 0
+            known = newest.setdefault((queue.queue_id.broker_name, is_whole), (stored_ms, queue))
+            if known[0] < stored_ms:
+                newest[queue.queue_id.broker_name, is_whole] = stored_ms, queue
+        return [queue for _, queue in newest.values()]
 
     def forget_quiet(self, broker_names: Collection[str]) -> None:
         """Ask these brokers at the next look, whatever their figures say: they are back."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pyspark_rmq.position.queue_ids import broker_of
-
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from pyspark_rmq.position.position import Queue, StreamPosition
     from pyspark_rmq.position.queue_ids import QueueId
@@ -80,24 +78,30 @@ def stored_after(source: FingerprintSource, queue: Queue, fingerprint: Fingerpri
 
 
 def fingerprints_before(
-    source: FingerprintSource, offsets: Mapping[Queue, int], known: StreamPosition, away: Container[str] = ()
+    source: FingerprintSource,
+    offsets: Mapping[Queue, int],
+    known: StreamPosition,
+    asked_of: Callable[[Mapping[Queue, int]], Container[Queue]] | None = None,
 ) -> dict[Queue, Fingerprint]:
     """`fingerprint_before` of each queue that has such a message. The store is not asked again about queues that did
-    not move since `known`. Each broker of a cluster is asked about one queue that moved: that is a call, and a broker
-    loses the end of its log for all of its queues. Brokers that are `away` are not asked, and what is known stays.
+    not move since `known`.
+
+    `asked_of`: of queues that moved, those that brokers are asked about. It is a call for each, and a broker loses the
+    end of its log for all of its queues. Of a queue that is left out nothing is known, or what was known before.
     """
     fingerprints: dict[Queue, Fingerprint] = {}
-    asked_brokers: set[str] = set()
+    moved: dict[Queue, int] = {}
     for queue, offset in offsets.items():
         fingerprint = known.after.get(queue) if known.next.get(queue, known.closed.get(queue)) == offset else None
-        if fingerprint is None or fingerprint.store_timestamp_ms is None:
-            broker = broker_of(queue.queue_id)
-            if broker is not None and broker in asked_brokers:
-                continue
-            if broker is None or broker not in away:
-                fingerprint = fingerprint_before(source, queue, offset)
-            if broker is not None and fingerprint is not None:
-                asked_brokers.add(broker)
         if fingerprint is not None:
             fingerprints[queue] = fingerprint
+        if fingerprint is None or fingerprint.store_timestamp_ms is None:
+            moved[queue] = offset
+    asked: Container[Queue] = moved if asked_of is None else asked_of(moved)
+    for queue, offset in moved.items():
+        if queue in asked:
+            found = fingerprint_before(source, queue, offset)
+            fingerprints.pop(queue, None)
+            if found is not None:
+                fingerprints[queue] = found
     return fingerprints

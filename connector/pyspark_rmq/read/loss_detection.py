@@ -165,26 +165,42 @@ def check_history(
     store times do not tell, all messages up to the position are reported. The queue then continues at the position, or
     at its end if that is earlier.
 
+    Of most queues of a broker the position knows no message (`fingerprints_before`). A log loses its end for all of its
+    queues. So they have lost what is stored after a message that is known to be lost.
+
     Of queues that are not in `compares` only the ends are checked, which costs nothing.
     """
-    going_on: dict[Queue, int] = {}
-    gone: LostRanges = []
+    lost: dict[Queue, Fingerprint | None] = {}
+    unmarked: list[Queue] = []
     changed: list[str] = []
     for queue, offset in position.next.items():
         limits = ranges.get(queue)
         if limits is None:
             continue
         fingerprint = position.after.get(queue)
-        if offset <= limits.max_offset:
-            if queue not in compares or fingerprint is None or offset <= limits.min_offset:
-                continue
+        if offset > limits.max_offset:
+            lost[queue] = fingerprint
+        elif fingerprint is None:
+            if offset > limits.min_offset:
+                unmarked.append(queue)
+        elif queue in compares and offset > limits.min_offset:
             found = fingerprint_before(store, queue, offset)
-            if found is None or found.may_be(fingerprint):
-                continue
-            changed.append(
-                f"; message {offset - 1} of queue {queue} was at {fingerprint} when it was read, and is at {found} now"
-            )
+            if found is not None and not found.may_be(fingerprint):
+                lost[queue] = fingerprint
+                changed.append(
+                    f"; message {offset - 1} of queue {queue} was at {fingerprint} when it was read, and is at {found} "
+                    "now"
+                )
+    first = _first_lost(lost)
+    of_others = {queue: first[broker] for queue in unmarked if (broker := broker_of(queue.queue_id)) in first}
+    going_on: dict[Queue, int] = {}
+    gone: LostRanges = []
+    for queue, mark in (lost | of_others).items():
+        fingerprint = first.get(broker_of(queue.queue_id)) if mark is None else mark
+        offset, limits = position.next[queue], ranges[queue]
         start = None if fingerprint is None else stored_after(store, queue, fingerprint)
+        if queue in of_others and (start is None or start >= offset):
+            continue
         going_on[queue] = min(limits.max_offset if start is None else start, offset)
         gone.append((*queue, limits.min_offset if start is None or start >= offset else start, offset))
     if gone:
@@ -196,6 +212,16 @@ def check_history(
             loss_report.ROLLED_BACK,
         )
     return going_on
+
+
+def _first_lost(lost: Mapping[Queue, Fingerprint | None]) -> dict[str | None, Fingerprint]:
+    """By broker the oldest of the lost messages whose times are known."""
+    first: dict[str | None, Fingerprint] = {}
+    for queue, fingerprint in lost.items():
+        if fingerprint is not None and fingerprint.store_timestamp_ms is not None:
+            broker = broker_of(queue.queue_id)
+            first[broker] = min(first.get(broker, fingerprint), fingerprint)
+    return first
 
 
 def check_missing(

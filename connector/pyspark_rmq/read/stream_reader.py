@@ -268,9 +268,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if plan.has_messages(end):
             self._last_batch_s = monotonic()
-        after = fingerprints_before(
-            store, end | closed, plan.begin, store.away() if isinstance(store, Brokers) else ()
-        )
+        of_brokers = store.newest_read if isinstance(store, Brokers) else None
+        after = fingerprints_before(store, end | closed, plan.begin, of_brokers)
         _release_files(store)
         position = plan.position(store.identity, end, after, closed)
         self._history.taken(store, plan.begin, position)

@@ -224,6 +224,49 @@ def test_a_master_that_has_lost_its_tail_is_loss(net: FakeNet, stream: Make, mor
         more(reader, end)
 
 
+def replaced(net: FakeNet, queue_id: int, first: int, end: int) -> None:
+    """Messages [first, end) of a queue of broker-a are those that it got after it had lost the end of its log."""
+    from rmq_store.format.frames.stored_message import encode_frame
+
+    from ...storage.remoting.cluster.fake_cluster import HOST
+
+    for offset in range(first, end):
+        net.brokers["broker-a"].queues["T", queue_id].frames[offset] = encode_frame(
+            topic="T", body=b"replaced", properties=b"", queue_id=queue_id, queue_offset=offset,
+            commit_log_offset=7_000 * (offset + 1) + 100, born_timestamp_ms=1, born_host=HOST,
+            store_timestamp_ms=1_700_000_100_000 + offset, store_host=HOST,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_all_queues_of_a_broker_go_back_to_what_has_replaced_its_lost_end(
+    net: FakeNet, stream: Make, more: Make, restarts: bool
+) -> None:
+    """Only of one of them the position has a message that tells."""
+    options = {"startingOffsets": "earliest"}
+    start, end = first_batch(reader := stream(**options))
+    assert end["after"]["T"].keys() == {"broker-a:0", "broker-b:0"}, "one of each broker"
+    assert planned(reader, start, end)
+    replaced(net, 0, 6, 14)
+    replaced(net, 1, 8, 11)
+    with pytest.raises(DataLossError, match=r"has read T-broker-a:0 \[6, 10\), T-broker-a:1 \[8, 10\)"):
+        more(stream(**options) if restarts else reader, end)
+    tolerant = stream(**options, failOnDataLoss="false")
+    later = more(tolerant, end)
+    assert planned(tolerant, end, later) == [("T", A0, 6, 14), ("T", A1, 8, 11)]
+
+
+def test_the_newest_message_that_was_read_of_a_broker_tells_of_its_lost_end(
+    net: FakeNet, stream: Make, more: Make
+) -> None:
+    net.brokers["broker-a"].put("T", 1, 3)
+    _, end = first_batch(reader := stream(startingOffsets="earliest"))
+    assert end["after"]["T"].keys() == {"broker-a:1", "broker-b:0"}
+    replaced(net, 1, 11, 14)  # what queue 0 has is older
+    with pytest.raises(DataLossError, match=r"has read T-broker-a:1 \[11, 13\)"):
+        more(reader, end)
+
+
 def test_another_message_at_the_position_is_found_at_each_broker(net: FakeNet, stream: Make, more: Make) -> None:
     from rmq_store.format.frames.stored_message import encode_frame
 

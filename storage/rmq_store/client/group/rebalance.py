@@ -81,6 +81,8 @@ class Rebalance(Generic[Held]):
         self._table: dict[MessageQueue, Assignment[Held]] = {}
         self._seen: Sight | None = None
         self._wanted_since_ms: dict[MessageQueue, int] = {}
+        # Queues that could not be given back, because their broker is away: told once.
+        self._kept: set[MessageQueue] = set()
 
     def assignments(self) -> list[Assignment[Held]]:
         """The queues of this member now."""
@@ -113,6 +115,7 @@ class Rebalance(Generic[Held]):
                 if not queues and not topic.startswith(RETRY_PREFIX):
                     _log.warning("group %s: topic %s does not exist (yet)", self._group, topic)
                 wanted.update(self._share(members, queues))
+            self._kept -= wanted
             for queue, assignment in list(self._table.items()):
                 if queue not in wanted or assignment.process_queue.dropped:
                     is_balanced &= self._remove(queue)
@@ -216,11 +219,16 @@ class Rebalance(Generic[Held]):
             if self._locks_queues:
                 broker_of(self._backend, queue).unlock_queues(self._group, self._client_id, [queue])
         except ClientError as error:
-            _log.warning("group %s: %s is kept: %s", self._group, queue, error)
+            _log.log(
+                logging.DEBUG if queue in self._kept else logging.WARNING,
+                "group %s: %s is kept: %s", self._group, queue, error,
+            )  # fmt: skip
+            self._kept.add(queue)
             return False
         finally:
             if self._locks_queues:
                 process_queue.consume_lock.release()
+        self._kept.discard(queue)
         self._offsets.forget(queue)
         self._table = {key: value for key, value in self._table.items() if key != queue}
         self._on_removed(assignment)

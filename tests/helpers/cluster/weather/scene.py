@@ -59,11 +59,11 @@ class Usage:
 class Outcome:
     """What an event led to. `ended`: queries that ended by themselves, with their errors. `lost`, `more`: by client,
     how many messages it never got, and how many it got too often; of `copy`: rows of the sink that are not stored, and
-    that are stored twice. `unstored`: acknowledged messages that no broker has. `ages_ms`: of rows of living brokers in
-    `read`: (median, 99th percentile, maximum) before and during the event, and of those that were stored behind
-    `held_s`, when the plan that met it and the batch in flight were done. `aged`: of how many rows. `stalls`: plans of
-    more than a second, and the longest plan of all, in ms. `caught_up_s`: by client, how long after the end it had
-    everything.
+    that are stored twice. `unstored`: acknowledged messages that no broker has, and how many of them `read` had got
+    (`read_unstored`). `ages_ms`: of rows of living brokers in `read`: (median, 99th percentile, maximum) before and
+    during the event, and of those that were stored behind `held_s`, when the plan that met it and the batch in flight
+    were done. `aged`: of how many rows. `stalls`: plans of more than a second, and the longest plan of all, in ms.
+    `caught_up_s`: by client, how long after the end it had everything.
     """
 
     event: str
@@ -72,6 +72,7 @@ class Outcome:
     lost: dict[str, int] = field(default_factory=dict)
     more: dict[str, int] = field(default_factory=dict)
     unstored: int = 0
+    read_unstored: int = 0
     messages: int = 0
     ages_ms: dict[str, tuple[int, ...]] = field(default_factory=dict)
     aged: dict[str, int] = field(default_factory=dict)
@@ -203,7 +204,9 @@ class Scene:
 
     def _count(self, outcome: Outcome, everything: Counter[str], began_s: float) -> None:
         outcome.messages = everything.total()
-        outcome.unstored = len(self._acknowledged() - everything.keys())
+        unstored = self._acknowledged() - everything.keys()
+        outcome.unstored = len(unstored)
+        outcome.read_unstored = len(unstored & {row[3] for row in self._read_rows()})
         outcome.lost, more = self._more(everything)
         outcome.more = {name: count - self._more_before[name] for name, count in more.items()}
         self._more_before = Counter(more)

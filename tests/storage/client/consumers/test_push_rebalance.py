@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from rmq_store.client.consume_service.listener import (
     MessageListenerConcurrently,
 )
 from rmq_store.client.consumer.push_consumer import PushConsumer
+from rmq_store.client.group import rebalance as rebalance_module
 from rmq_store.client.group.consumer_config import (
     ConsumeFromWhere,
     LitePullConsumerConfig,
@@ -24,6 +26,7 @@ from rmq_store.client.group.consumer_config import (
     PushConsumerConfig,
 )
 from rmq_store.protocol.allocate import AllocateMessageQueueAveragelyByCircle, AllocateMessageQueueByConfig
+from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageExt, MessageQueue
 
 TOPIC, GROUP, BROKER = "Orders", "cg_orders", "rmq-embedded"
@@ -627,3 +630,32 @@ def test_the_listener_of_a_retried_ordered_message_is_not_mixed_up(lab: Any) -> 
     assert sorted((each.client_id, each.body) for each in lab.seen) == [
         (client_id, f"m{number}") for client_id in ("o", "p") for number in range(3)
     ]
+
+
+def test_a_queue_that_is_kept_while_its_broker_is_away_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = MessageQueue(TOPIC, BROKER, 0)
+    backend, offsets = MagicMock(), MagicMock()
+    backend.clock.return_value = 0
+    backend.brokers.return_value = {BROKER: MagicMock(**{"consumer_ids.return_value": ["a"]})}
+    monkeypatch.setattr(rebalance_module, "pull_from_where", lambda *args: 0)
+    rebalance = rebalance_module.Rebalance(
+        backend, GROUP, "a", PushConsumerConfig(), offsets, MagicMock, ordered=False
+    )  # fmt: skip
+
+    def absence() -> None:
+        backend.subscribe_queues.return_value = [queue]
+        offsets.persist.side_effect = None
+        assert rebalance.rebalance([TOPIC])
+        backend.subscribe_queues.return_value = []
+        offsets.persist.side_effect = ClientError("away")
+        assert not any(rebalance.rebalance([TOPIC]) for _ in range(5))
+        assert rebalance.queues() == [queue]
+
+    absence()
+    assert [record.getMessage() for record in caplog.records if "is kept" in record.getMessage()] == [
+        f"group {GROUP}: {queue} is kept: away"
+    ]
+    absence()
+    assert caplog.text.count("is kept") == 2

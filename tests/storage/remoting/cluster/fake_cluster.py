@@ -43,6 +43,11 @@ def frame(topic: str, queue_id: int, offset: int, body: bytes = b"body", tags: s
     )  # fmt: skip
 
 
+def stored_ms(frame: bytes) -> int:
+    """When the message of a frame was stored."""
+    return int.from_bytes(frame[56:64])
+
+
 @dataclass
 class FakeQueue:
     """Messages of one queue by offset; a missing one is a hole."""
@@ -302,8 +307,8 @@ def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
         return response_to(command, 0, body=json.dumps({"table": table | broker.figures}).encode())
     if code == 29:
         queue = broker.queues[ext["topic"], int(ext["queueId"])]
-        first = max(int(ext["timestamp"]) - 1_700_000_000_000, process.begin)
-        later = [at for at in sorted(queue.frames) if at >= first]
+        since_ms = int(ext["timestamp"])
+        later = [at for at in sorted(queue.frames) if at >= process.begin and stored_ms(queue.frames[at]) >= since_ms]
         old_end = queue.end if process.version >= 413 else max(queue.end - 1, 0)
         return response_to(command, 0, ext_fields={"offset": str(later[0] if later else old_end)})
     if code in (14, 15):
@@ -457,7 +462,9 @@ def _topic_stats(process: FakeProcess, command: RemotingCommand) -> RemotingComm
         queue = process.broker.queues.get((topic, queue_id), FakeQueue())
         name = f'{{"brokerName":"{process.broker.name}","queueId":{queue_id},"topic":"{topic}"}}'
         end = _end(process, queue)
-        rows.append(f'{name}:{{"lastUpdateTimestamp":1,"maxOffset":{end},"minOffset":{queue.min_offset}}}')
+        last = queue.frames.get(end - 1)
+        at_ms = 0 if last is None else stored_ms(last)
+        rows.append(f'{name}:{{"lastUpdateTimestamp":{at_ms},"maxOffset":{end},"minOffset":{queue.min_offset}}}')
     return response_to(command, 0, body=f'{{"offsetTable":{{{",".join(rows)}}}}}'.encode())
 
 
