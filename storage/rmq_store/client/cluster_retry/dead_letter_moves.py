@@ -123,12 +123,12 @@ class LetterMoves:
     def _queues(self, topic: str, broker_name: str) -> list[MessageQueue]:
         """The queues that copies can go to: those of the letter's broker, or all if that has none."""
         route = self._cluster.route(topic)
-        found = [] if route is None else list(route.publish_queues())
         if topic.startswith(names.RETRY_PREFIX):
+            found = [] if route is None else route.publish_queues()
             return [one for one in found if one.broker_name == broker_name] or [MessageQueue(topic, broker_name, 0)]
-        if not found:
-            raise UsageError(f"topic {topic!r} has no queue that may be written at a broker with a master")
-        return found
+        if route is None:
+            raise UsageError(f"no broker has a topic {topic!r}")
+        return self._reading.publish_queues(route)
 
     def _send(
         self,

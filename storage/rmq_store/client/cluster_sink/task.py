@@ -24,7 +24,7 @@ from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncode
 from rmq_store.client.delivery.deliver import submitted
 from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.client.delivery.timers import refuse_timers
-from rmq_store.errors import UnknownTopicError, UsageError
+from rmq_store.errors import UnknownTopicError
 from rmq_store.format.batches.content_keys import FoundKeys, KeyMaker, seed_of
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import validate_topic
@@ -165,7 +165,7 @@ class SinkTask:
 
         Raises:
             UnknownTopicError: there is none, and it must not be made. UsageError: it cannot be written.
-            SendInDoubtError: no broker is there.
+            SendInDoubtError: no broker is there. BrokerAwayError: only slaves of its brokers are.
         """
         known = self._queues.get(topic)
         if known is not None:
@@ -184,10 +184,7 @@ class SinkTask:
             _log.warning("made the topic %r with %d queues at all masters", topic, self._settings.new_topic_queues)
             route = create_topic(self._cluster, topic, self._settings.new_topic_queues)
         refuse_to_write_topic(self._cluster, topic)
-        queues = route.publish_queues()
-        if not queues:
-            raise UsageError(f"topic {topic!r} has no queue that may be written at a broker with a master")
-        return self._queues.setdefault(topic, queues)
+        return self._queues.setdefault(topic, self._reading.publish_queues(route))
 
     def refuse_timers(self, topics: Sequence[str]) -> None:
         """As `Targets.refuse_timers`."""

@@ -10,10 +10,11 @@ from typing import Final
 import numpy as np
 
 from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
-from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.batches.content_keys import FoundKeys, keys_in_frames
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.protocol.errors import (
+    BrokerAwayError,
     MQBrokerError,
     RemotingCommandError,
     RemotingError,
@@ -28,7 +29,7 @@ from rmq_store.remoting.cluster.gather import BrokerError, Question, gather, wai
 from rmq_store.remoting.cluster.offsets import gather_ranges
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
 from rmq_store.remoting.cluster.pulling import READ_ERRORS, read_range
-from rmq_store.remoting.cluster.routes import MASTER_ID
+from rmq_store.remoting.cluster.routes import MASTER_ID, TopicRoute
 from rmq_store.remoting.questions.answer import Given
 from rmq_store.remoting.questions.offsets import ask_max_offset, ask_min_offset, read_max_offset, read_min_offset
 
@@ -174,6 +175,28 @@ class QueueReading:
                     f"was for {self.bound}. The batch can be repeated"
                 )
             self._sleep(_PAUSE_S)
+
+    def publish_queues(self, route: TopicRoute) -> list[MessageQueue]:
+        """The queues of a topic that may be written at brokers with a master. While none has one, and only slaves of
+        its brokers are registered, it waits.
+
+        Raises:
+            BrokerAwayError: no master is there within the patience. UsageError: no queue may be written.
+        """
+        until_ms = self._cluster.timer() + self.patience_ms
+        while not (queues := route.publish_queues()):
+            away = route.without_master()
+            if not away:
+                raise UsageError(f"topic {route.topic!r} has no queue that may be written")
+            if self._cluster.timer() >= until_ms:
+                raise BrokerAwayError(
+                    f"topic {route.topic!r} cannot be written: of {', '.join(away)} only slaves are registered at the "
+                    f"name servers, and no master came within {self.bound}",
+                    tuple(away),
+                )
+            self._sleep(_PAUSE_S)
+            route = self._cluster.refresh_route(route.topic) or route
+        return queues
 
     def settled_ends(self, queues: Collection[MessageQueue], settle_ms: int) -> dict[MessageQueue, int]:
         """The ends of queues when all is in them that is on its way, if it ever comes.

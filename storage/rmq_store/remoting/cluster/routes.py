@@ -120,6 +120,14 @@ class TopicRoute:
             for queue_id in range(queues.write_queue_nums)
         ]
 
+    def without_master(self) -> list[str]:
+        """The brokers whose queues may be written and of which only slaves are registered, sorted."""
+        return [
+            name
+            for name, queues in sorted(self.queues.items())
+            if queues.perm & PERM_WRITE and name in self.brokers and self.brokers[name].master is None
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class KnownRoutes:

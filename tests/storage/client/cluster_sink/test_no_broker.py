@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,13 @@ from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkSettings, SinkTask
 from rmq_store.client.delivery import queue_reading
+from rmq_store.errors import UsageError
 from rmq_store.protocol.bodies.routes import ClusterInfo
-from rmq_store.protocol.errors import SendInDoubtError
+from rmq_store.protocol.errors import BrokerAwayError, SendInDoubtError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.routes import BrokerAddresses, TopicQueues, TopicRoute
 from rmq_store.remoting.transport.settings import ClusterSettings
 
 ROWS = pa.RecordBatch.from_pydict({"body": [b"a", b"b"]})
@@ -70,4 +73,47 @@ def test_a_task_without_any_broker_fails_in_time(brokers: SimulatedCluster) -> N
         settings = SinkSettings(EncoderSettings("Orders"), patience_ms=100)
         with SinkTask(cluster, settings, WritePart("w", 0, 0)) as task:
             with pytest.raises(SendInDoubtError, match="no broker is registered"):
+                task.write(ROWS)
+
+
+def only_slaves(topic: str, perm: int = 6) -> TopicRoute:
+    name = "broker-000"
+    return TopicRoute(topic, {name: BrokerAddresses(name, "c", {1: "127.0.0.1:9"})}, {name: TopicQueues(2, 2, perm)})
+
+
+@pytest.mark.parametrize("questions", [3, 1 << 30])
+def test_a_task_waits_for_a_master_while_only_slaves_are_registered(
+    brokers: SimulatedCluster, monkeypatch: pytest.MonkeyPatch, questions: int
+) -> None:
+    """Name servers drop a killed master at once, and go on to show its slave."""
+    monkeypatch.setattr(queue_reading, "_PAUSE_S", 0.01)
+    with Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
+        asked = itertools.count()
+        refresh, route = cluster.refresh_route, cluster.route
+        monkeypatch.setattr(
+            cluster, "refresh_route",
+            lambda topic: only_slaves(topic) if next(asked) < questions else refresh(topic),
+        )  # fmt: skip
+        monkeypatch.setattr(cluster, "route", lambda topic: only_slaves(topic) if topic == "Orders" else route(topic))
+        patience_ms = 20_000 if questions == 3 else 100
+        settings = SinkSettings(EncoderSettings("Orders"), patience_ms=patience_ms, new_topic_queues=0)
+        with SinkTask(cluster, settings, WritePart("w", 0, 0)) as task:
+            if questions == 3:
+                task.write(ROWS)
+                assert task.finish().rows == 2
+            else:
+                with pytest.raises(BrokerAwayError, match=r"of broker-000 only slaves .* within 100 ms \(option"):
+                    task.write(ROWS)
+
+
+def test_a_topic_that_is_closed_to_writers_is_no_outage(
+    brokers: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
+        known = cluster.known_route("Orders")
+        closed = replace(known, queues={name: replace(one, perm=4) for name, one in known.queues.items()})
+        monkeypatch.setattr(cluster, "route", lambda topic: closed)
+        settings = SinkSettings(EncoderSettings("Orders"), patience_ms=60_000, new_topic_queues=0)
+        with SinkTask(cluster, settings, WritePart("w", 0, 0)) as task:
+            with pytest.raises(UsageError, match="'Orders' has no queue that may be written"):
                 task.write(ROWS)
