@@ -196,8 +196,8 @@ class RedriveLedger:
         registered = self._cluster.routes.registered(refresh=True)
         if registered is not None and broker_name not in registered:
             raise RemotingError(
-                f"the name servers do not know broker {broker_name!r} (yet): so it is not known which dead letters were "
-                "moved on there"
+                f"the name servers do not know broker {broker_name!r} (yet): so it is not known which dead letters "
+                "were moved on there"
             )
 
     def _records(self, queue: MessageQueue, start: int, end: int, group: str) -> Iterator[LedgerRecord]:
