@@ -333,6 +333,91 @@ FAULTS: Final = (
         "offset - 1 if start is None or start >= offset else start, offset))",
         f"{_C}/read/test_stream_continuity.py::test_if_times_do_not_tell_where_other_messages_begin_all_before_the_position_are_reported",
     ),
+    # -- brokers of a cluster that are away
+    Fault(
+        "A broker goes away while a stream runs", f"{_K}/read/loss_detection.py",
+        "        if queue in away:\n            continue\n",
+        "",
+        f"{_C}/read/test_away_brokers.py::test_a_query_is_started_again_while_a_broker_is_away",
+    ),
+    Fault(
+        "A broker goes away, or comes back, between two questions", f"{_K}/access/cluster_reader.py",
+        "                if not is_away(error) or away >= self.away().keys():\n",
+        "                if True:\n",
+        f"{_C}/read/test_questions.py::test_a_broker_goes_at_each_question_for_the_start_of_a_late_queue",
+    ),
+    Fault(
+        "Name servers go away, begin again", f"{_K}/cluster_read/look.py",
+        "            before = self._addresses_seen.get(broker_name, {}).get(broker_id, told)\n",
+        "            before = None\n",
+        f"{_C}/read/test_away_brokers.py::test_a_running_query_does_not_notice_that_name_servers_are_away_or_know_nothing",
+    ),
+    Fault(
+        "A stream starts beside name servers", f"{_K}/cluster_read/awaited_brokers.py",
+        "        if now_ms - since_ms >= REGISTERED_AFTER_MS or not knows_nothing(self._cluster, min(topics)):\n",
+        "        if True:\n",
+        f"{_C}/read/test_waiting.py::test_a_new_query_waits_for_brokers_to_register",
+    ),
+    Fault(
+        "A broker with messages of a planned batch goes away", f"{_K}/read/stream_reader.py",
+        "        return [*existing, *(part for part in wanted if part.queue in away)]\n",
+        "        return existing\n",
+        f"{_C}/read/test_away_brokers.py::test_a_planned_batch_keeps_its_ranges",
+    ),
+    Fault(
+        "The broker of a task is away.", f"{_K}/cluster_read/range_reader.py",
+        "wanted, away_ms=self._away_ms, sleep=self._sleep",
+        "wanted, sleep=self._sleep",
+        f"{_C}/read/test_waiting_tasks.py::test_a_task_reads_its_range_when_its_broker_is_back_within_the_bound",
+    ),
+    Fault(
+        "A broker comes back without messages", f"{_K}/read/loss_detection.py",
+        "            back = unknown - away\n",
+        "            back = frozenset[str]()\n",
+        f"{_C}/read/test_away_brokers.py::test_all_marks_of_a_broker_that_is_back_are_compared",
+    ),
+    Fault(
+        "A broker is away, and the stream has `onBrokerAway=wait`", f"{_K}/query/absences.py",
+        "        return set(away) if self._options.on_broker_away == WAIT else",
+        "        return set() if self._options.on_broker_away == WAIT else",
+        f"{_C}/read/test_away_brokers.py::test_wait_plans_nothing_until_the_broker_is_back",
+    ),
+    Fault(
+        "The lag of queues is asked for while", f"{_K}/lag/lag_tracking.py",
+        "lag, count = None if end is None else",
+        "lag, count = 0 if end is None else",
+        f"{_C}/lag/test_lag_listener.py::test_the_lag_of_a_broker_that_is_away_is_unknown_and_the_broker_is_named",
+    ),
+    Fault(
+        "A batch is completed while the master", f"{_E}/client/group/lease_offsets.py",
+        "        self.stay(self._moved_on(late, cluster))\n",
+        "",
+        f"{_S}/client/group/test_lease_offsets.py::test_an_offset_that_an_operator_moves_at_a_broker_that_is_back_stays",
+    ),
+    Fault(
+        "A broker comes back, and another client has the lock", f"{_E}/client/group/group_lease.py",
+        "        if not ours or not set(ours).isdisjoint(broker_names):\n",
+        "        if True:\n",
+        f"{_S}/client/group/test_group_lease.py::test_the_lock_of_a_query_that_has_ended_is_waited_for_where_a_broker_comes_back",
+    ),
+    Fault(
+        "A query starts while brokers still show a run", f"{_E}/client/group/lease_member.py",
+        "is_earlier = self._is_of_query(one) and now_s - shown_s[one] < GHOST_LASTS_S",
+        "is_earlier = False",
+        f"{_S}/client/group/test_group_lease.py::test_an_earlier_run_of_the_query_is_waited_for_130_s_and_named_if_it_lives",
+    ),
+    Fault(
+        "The name servers do not know the broker of a dead letter.", f"{_E}/client/cluster_retry/redrive_ledger.py",
+        "            self._check_is_registered(ledger.broker_name)\n",
+        "",
+        f"{_C}/retry/test_cluster_redrive.py::test_the_column_is_null_and_not_false_beside_a_name_server_that_does_not_know_the_broker",
+    ),
+    Fault(
+        "`rmq checkpoint forget-broker` takes a broker out", f"{_K}/checkpoint/forgetting.py",
+        "for queue, value in values.items() if broker_of(queue.queue_id) != broker}",
+        "for queue, value in values.items() if broker_of(queue.queue_id) is None}",
+        f"{_S}/cli/test_forget_broker.py::test_the_query_goes_on_without_the_broker",
+    ),
     # -- groups
     Fault(
         "A second query starts with the same group and topic.", f"{_K}/read/group.py",
@@ -485,6 +570,37 @@ FAULTS: Final = (
         "    if not options.create_store:\n",
         "    if options.create_store is None:\n",
         f"{_C}/access/test_store_reader.py::test_without_create_store_a_write_makes_none",
+    ),
+    # -- records at the brokers of a cluster
+    Fault(
+        "A task dies after it has sent some of its rows", f"{_E}/client/cluster_sink/task.py",
+        "        return None if self._check is None else self._check.found\n",
+        "        return None\n",
+        f"{_S}/client/cluster_sink/test_outages.py::test_a_batch_is_stored_once_though_both_masters_were_killed_in_turn",
+    ),
+    Fault(
+        "The answer to a send is lost.", f"{_E}/client/cluster_sink/pipeline.py",
+        "        if verdict.outcome is SendOutcome.UNKNOWN and self._verifier is not None:\n",
+        "        if verdict.outcome is None and self._verifier is not None:\n",
+        f"{_S}/client/cluster_sink/test_pipeline.py::test_a_send_of_unknown_outcome_is_not_repeated_before_its_queue_was_read",
+    ),
+    Fault(
+        "The master with rows in doubt is away.", f"{_E}/client/delivery/queue_reading.py",
+        "            self._cluster, self._questions(queues), until_ms,\n",
+        "            self._cluster, self._questions(queues), 0.0,\n",
+        f"{_S}/client/cluster_sink/test_outages.py::test_rows_in_doubt_wait_for_their_broker",
+    ),
+    Fault(
+        "The masters that may hold a record are killed in turn.", f"{_E}/client/cluster_sink/record_topic.py",
+        "        for name in () if self._holders is None else self._holders.brokers:\n",
+        "        for name in ():\n",
+        f"{_S}/client/cluster_sink/test_holders.py::test_two_masters_that_are_killed_in_turn_hide_no_record",
+    ),
+    Fault(
+        "The only master for a record is away.", f"{_E}/client/delivery/journal_topic.py",
+        "        self._delivery = Delivery(cluster, reading.patience_ms, sleep=sleep)\n",
+        "        self._delivery = Delivery(cluster, 1, sleep=sleep)\n",
+        f"{_S}/client/cluster_sink/test_record_topic.py::test_a_record_waits_for_its_only_master_to_come_back",
     ),
     # -- batch writes
     Fault(

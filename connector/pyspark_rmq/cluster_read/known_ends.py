@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final
 
-from pyspark_rmq.cluster_read.ends import (
-    BrokerRange,
-    TopicEnds,
-    ends_by_routes,
-    ends_of_topics,
-    ranges_at_brokers,
-    unknown_topic,
-)
+from pyspark_rmq.cluster_read.ends import AskedEnds, BrokerRange, PlanEnds, TopicEnds, unknown_topic
 from pyspark_rmq.cluster_read.log_figures import LogFigures
+from pyspark_rmq.cluster_read.look import Look
 from pyspark_rmq.cluster_read.range_reader import queue_of
 from pyspark_rmq.position.position import Queue
 from rmq_store.cluster import CheckedTopics, Cluster, MessageQueue, QueueRange, TopicAt, at_brokers
@@ -42,6 +36,7 @@ class KnownEnds:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._asks = PlanEnds(cluster) if isinstance(cluster, Look) else AskedEnds(cluster)
         self._ends: dict[str, TopicEnds] = {}
         self._checked_topics = CheckedTopics(cluster)
         self._figures = LogFigures(cluster)
@@ -67,7 +62,7 @@ class KnownEnds:
         ends = self._ends.get(topic)
         if ends is None:
             self._checked_topics.refuse_to_read(topic)
-            found = ends_of_topics(self._cluster, [topic], {})
+            found = self._asks.of_topics([topic], {})
             if topic not in found:
                 raise unknown_topic(self._cluster, topic)
             ends = self._ends[topic] = found[topic]
@@ -77,7 +72,7 @@ class KnownEnds:
     def ranges_of(self, queues: Iterable[Queue]) -> dict[Queue, BrokerRange]:
         """The ranges of these queues. Those that are not known are asked for by themselves, at their brokers: after
         readQueueNums was lowered a queue still has its messages. A queue without an entry is not told
-        (`ranges_at_brokers`).
+        (`AskedEnds.at_brokers`).
         """
         known: dict[Queue, BrokerRange] = {}
         others: list[Queue] = []
@@ -90,7 +85,7 @@ class KnownEnds:
                 others.append(queue)
             else:
                 known[queue] = limits
-        return known | (ranges_at_brokers(self._cluster, others) if others else {})
+        return known | (self._asks.at_brokers(others) if others else {})
 
     def shows(self, queue: Queue) -> bool:
         """Whether the ends of the topic tell if the queue is open: they have it, or were asked for with a route that
@@ -130,7 +125,7 @@ class KnownEnds:
     def _asked(self, now_ms: float) -> dict[str, TopicEnds]:
         if not self._is_wide:
             self._asked_of, self.requests_of_look = {}, 0
-            return ends_of_topics(self._cluster, self._ends, self._ends)
+            return self._asks.of_topics(self._ends, self._ends)
         routes = self._cluster.routes_of(self._ends, ROUTES_AT_ONCE)
         all_at = at_brokers(route for route in routes.values() if route is not None)
         quiet = self._figures.quiet(sorted({one.broker_name for one in all_at}), now_ms)
@@ -141,7 +136,7 @@ class KnownEnds:
             if one.broker_name not in quiet or self._asked_of.get(one[:2]) != one.read_queue_nums
         ]
         asked += self._next_of_round(all_at, set(asked), now_ms)
-        ends = ends_by_routes(self._cluster, routes, self._ends, asked)
+        ends = self._asks.by_routes(routes, self._ends, asked)
         self._asked_of |= {one[:2]: one.read_queue_nums for one in asked}
         self.requests_of_look = len(asked)
         return ends

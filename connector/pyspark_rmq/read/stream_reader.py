@@ -53,6 +53,7 @@ from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition, n
 from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
 from pyspark_rmq.query.absences import Absences
 from pyspark_rmq.query.ending import stop_when_terminated
+from pyspark_rmq.query.fixed_ends import FixedEnds
 from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
@@ -117,9 +118,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle: IdlePoll | None = None
         # Ranges of which a loss was reported, with the report.
         self._report: tuple[dict[Queue, Range], dict[str, Any]] | None = None
-        self._target: dict[Queue, int] | None = None
-        # Whether it has the ends of all brokers for which the stream waits.
-        self._target_is_whole = True
+        self._fixed = FixedEnds(self._absences)
         # The ranges that the tasks of the batch that ends at the position are going to read.
         self._pinned: tuple[StreamPosition, Pin] | None = None
         # Of a query whose position has no id yet.
@@ -170,28 +169,20 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends of the queues, after delivering the messages that are due: this run reads up to these ends."""
         self._absences.is_available_now = True
-        self._target = self._in_plan(self._ends_now)
-        # The position is not known yet, which knows more brokers than name servers that forget.
-        self._target_is_whole = False
+        self._in_plan(lambda store: self._fix_ends(store, None))
 
-    def _ends_now(self, store: QueueSource, known: Collection[Queue] | None = None) -> dict[Queue, int]:
+    def _fix_ends(self, store: QueueSource, known: Collection[Queue] | None) -> None:
         self._deliver_due(store, None)
         # The lease is taken by the next call, which knows the position, and with it whose run this is.
         view = self._seen(store, known)
         if view is None:
-            self._target_is_whole = False
-            return {}
-        untold: set[Queue] = set()
-        if isinstance(store, Brokers):
-            # Name servers forget a broker that is away, and show it late when it is back: it is asked for the queues
-            # that the position knows.
-            had = () if known is None else known
-            topics = starting_offsets.subscribed_topics({queue.topic for queue in had}, self._options.subscription)
-            missing = [queue for queue in had if queue.topic in topics and queue not in view.ranges]
-            store.ranges(missing)
-            untold = store.untold(missing)
-        self._target_is_whole = not self._absences.hold(store, view.missed, untold)
-        return {queue: limits.max_offset for queue, limits in view.ranges.items()}
+            self._fixed.take_none()
+            return
+        missing = None
+        if known is not None:
+            topics = starting_offsets.subscribed_topics({queue.topic for queue in known}, self._options.subscription)
+            missing = [queue for queue in known if queue.topic in topics and queue not in view.ranges]
+        self._fixed.take(store, view.ranges, view.missed, missing)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
@@ -200,20 +191,19 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         times a second while it is idle. It also delivers delayed messages that are due.
         """
         while True:
-            if self._target is not None and not self._target_is_whole:
-                known = StreamPosition.from_json(start).next
-                self._target = self._in_plan(partial(self._ends_now, known=known)) | self._target
+            if self._fixed.lack_some:
+                self._in_plan(partial(self._fix_ends, known=StreamPosition.from_json(start).next))
             now_s = monotonic()
             idle = self._idle
             if self._store is not None and idle is not None and idle.holds(self._store.reader, start, now_s):
                 end = start
             else:
                 end = self._in_plan(partial(self._planned, start=start, limit=limit, now_s=now_s))
-            if self._target is None or end != start or (self._target_is_whole and not self._is_held):
+            if self._fixed.by_queue is None or end != start or (self._fixed.are_whole and not self._is_held):
                 return end
-            # AvailableNow ends with the first plan that has nothing. Spark interrupts this wait (`query.stop()`).
-            if self._is_held or not self._target_is_whole:
-                sleep(_HELD_AGAIN_S)
+            # AvailableNow ends with the first plan that has nothing, unless brokers are waited for. Spark interrupts
+            # this wait (`query.stop()`).
+            sleep(_HELD_AGAIN_S)
 
     @property
     def _is_held(self) -> bool:
@@ -228,7 +218,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         query = self._query_of(store, begin)
         seen = self._poll(store, begin.next)
         if self._view is None:
-            self._target_is_whole = False
+            self._fixed.are_whole = False
             return start
         missed = self._view.missed
         idle = IdlePoll(start, seen, self._view.version, due_ms, now_s)
@@ -254,10 +244,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         closed, away = self._unread(store, begin, ranges)
         holds = self._absences.seen(store, missed, begin)
         back = self._history.check(store, with_opened_again(begin, ranges), ranges)
-        plan = StreamPlan.of(replace(begin, query=query), ranges, back, self._target, is_first=first, held=away)
+        plan = StreamPlan.of(replace(begin, query=query), ranges, back, self._fixed.by_queue, is_first=first, held=away)
         self._complete(plan.begin, ranges, away)
         if holds:
-            self._idle, self._target_is_whole = idle, False
+            self._idle, self._fixed.are_whole = idle, False
             return start
         if plan.new_queues:
             plan = plan.starting(starting_offsets.new_queue_start(store, self._options, begin, plan.new_queues))

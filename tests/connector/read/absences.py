@@ -12,10 +12,14 @@ from typing import Any, Final
 
 import pytest
 
+from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
+
+A0, A1, B0 = BrokerQueueId("broker-a", 0), BrokerQueueId("broker-a", 1), BrokerQueueId("broker-b", 0)
+EARLIEST: Final = {"startingOffsets": "earliest"}
 
 BUSY_CODES: Final = {"busy": 2, "shutting down": 14, "flow control": 215, "going away": 1500}
 KINDS: Final = ("refused", "reset", "silent", "forgotten", *BUSY_CODES)

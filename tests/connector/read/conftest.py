@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pyspark_rmq.access import cluster_location
+from helpers.cluster.simulated import SimulatedCluster
+from pyspark_rmq.access import cluster_location, cluster_pool, cluster_reader
+from pyspark_rmq.cluster_read import look
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
+from rmq_store.backoff import Backoff
 from rmq_store.client.group import group_lease
+from rmq_store.remoting.cluster import name_servers
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 from ..planned_batches import LIMIT, through_spark
@@ -38,6 +43,13 @@ class Clock:
     def __call__(self) -> float:
         return self.now_ms
 
+    def now_s(self) -> float:
+        return self.now_ms / 1000
+
+    def sleep(self, duration_s: float) -> None:
+        """It moves the clock, and takes no time."""
+        self.now_ms += duration_s * 1000
+
 
 @pytest.fixture
 def clock() -> Clock:
@@ -46,8 +58,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def in_memory(net: FakeNet, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark_rmq.access import cluster_reader
-
     monkeypatch.setattr(cluster_location, "take", lambda options: net.cluster(options.namespace, timer=clock))
     monkeypatch.setattr(cluster_location, "give_back", lambda options: None)
     monkeypatch.setattr(KnownBrokers, "_of_process", {})
@@ -58,6 +68,13 @@ def in_memory(net: FakeNet, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> No
         make(self, *given, timer_ms=clock, **named)
 
     monkeypatch.setattr(cluster_reader.ClusterReader, "__init__", with_clock)
+
+
+@pytest.fixture
+def waits_of_leases(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for a lease move the clock."""
+    lease = partial(cluster_reader.GroupLease, sleep=clock.sleep, timer_s=clock.now_s)
+    monkeypatch.setattr(cluster_reader, "GroupLease", lease)
 
 
 @pytest.fixture
@@ -72,6 +89,26 @@ def stream(clock: Clock) -> Iterator[Make]:
     yield make
     for reader in made:
         reader.stop()
+
+
+@pytest.fixture
+def over_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Make a stream over a simulated cluster: `over_sockets(cluster, group="g")`. Its plans wait half a second for a
+    broker that stands still, and probes go out ten times a second.
+    """
+    monkeypatch.setattr(cluster_reader, "Look", partial(look.Look, bound_ms=look.LEAST_MS))
+    monkeypatch.setattr(name_servers, "PROBING", Backoff(first_ms=100, max_ms=100))
+    readers: list[RmqStreamReader] = []
+
+    def make(cluster: SimulatedCluster, **options: str) -> RmqStreamReader:
+        given = {"nameServer": cluster.name_server, "subscribe": "T", "startingOffsets": "earliest", **options}
+        readers.append(RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA))
+        return readers[-1]
+
+    yield make
+    for reader in readers:
+        reader.stop()
+    cluster_pool.close_unused()
 
 
 @pytest.fixture

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import BrokerAwayError
 from rmq_store.errors import UnknownTopicError
 
 from ...storage.remoting.cluster.fake_cluster import FakeBroker, FakeNet
 from ..planned_batches import first_batch, planned
+from .absences import A0, A1, B0
 from .conftest import Clock, batch, rows
 
 Make = Callable[..., Any]
-A0, A1, B0 = (BrokerQueueId(*one) for one in (("broker-a", 0), ("broker-a", 1), ("broker-b", 0)))
 ALL = [("T", A0, 0, 10), ("T", A1, 0, 10), ("T", B0, 0, 10)]
 BOTH = "broker-a,broker-b"
 pytestmark = pytest.mark.usefixtures("in_memory")

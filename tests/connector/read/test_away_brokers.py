@@ -11,12 +11,10 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pytest
 
-from pyspark_rmq.access import cluster_reader
 from pyspark_rmq.position.position import StreamPosition
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.errors import DataLossError, UnknownTopicError
@@ -25,11 +23,10 @@ from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet, answer, frame
 from ..planned_batches import LIMIT, planned, through_spark
-from .absences import KINDS, NAME_SERVER_KINDS, SOME_KINDS, Absence, NameServerAbsence
+from .absences import A0, A1, B0, EARLIEST, KINDS, NAME_SERVER_KINDS, SOME_KINDS, Absence, NameServerAbsence
 from .conftest import Clock, batch
 
 Make = Callable[..., Any]
-A0, A1, B0 = BrokerQueueId("broker-a", 0), BrokerQueueId("broker-a", 1), BrokerQueueId("broker-b", 0)
 pytestmark = pytest.mark.usefixtures("in_memory")
 
 PULL, ENDS, LEAST, MOST, BY_TIME = 11, 202, 31, 30, 29
@@ -85,7 +82,6 @@ def committed(net: FakeNet) -> None:
     tell(net, GROUPS, b'{"subscriptionGroupTable":{}}')
 
 
-EARLIEST: Final = {"startingOffsets": "earliest"}
 GROUP: Final = {"group": "g", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
 LEASE: Final = {LOCK, UNLOCK, HEARTBEAT, LEAVE, MEMBERS, OFFSET, COMMIT}
 CASES: Final[dict[str, Case]] = {
@@ -185,13 +181,7 @@ class Query:
 
 
 @pytest.fixture
-def query(stream: Make, clock: Clock, net: FakeNet, monkeypatch: pytest.MonkeyPatch) -> Make:
-    def sleep(duration_s: float) -> None:
-        clock.now_ms += duration_s * 1000
-
-    lease = partial(cluster_reader.GroupLease, sleep=sleep, timer_s=lambda: clock.now_ms / 1000)
-    monkeypatch.setattr(cluster_reader, "GroupLease", lease)
-
+def query(stream: Make, clock: Clock, net: FakeNet, waits_of_leases: None) -> Make:
     def make(case: Case) -> Query:
         case.prepare(net)
         return Query(stream, clock, net, case.options)
@@ -279,6 +269,7 @@ def test_a_query_is_started_again_while_a_broker_is_away(
         net.brokers["broker-a"].put("T", 0, 1)
         again.trigger()
         assert again.next() == {**before, A0: net.brokers["broker-a"].queues["T", 0].end}
+        assert not StreamPosition.from_json(again.position).closed
     absence.end()
     put(net)
     again.trigger(40_000)
@@ -851,6 +842,25 @@ def test_a_master_that_hangs_beside_its_slave_is_waited_for_once(net: FakeNet, q
     master.silent = False
     made.trigger(40_000)
     made.trigger()
+
+
+def test_a_master_that_a_plan_has_found_silent_is_asked_nothing_for_the_lease(net: FakeNet, query: Make) -> None:
+    """Not when a topic comes, nor when the query ends: each question would wait for a time-out."""
+    made = query(Case({**GROUP, "subscribePattern": "T.*"}, frozenset()))
+    made.trigger()
+    made.trigger()
+    master = net.brokers["broker-b"].processes[0]
+    master.silent = True
+    net.brokers["broker-a"].put("T", 0, 1)
+    made.trigger()
+    master.asked = []
+    net.brokers["broker-a"].put("T2", 0, 3)
+    assert ("T2", A0, 0, 3) in made.trigger(31_000)
+    net.brokers["broker-a"].put("T", 0, 1)
+    made.trigger()
+    made.reader.stop()
+    assert not LEASE & {command.code for command in master.asked}
+    assert not net.brokers["broker-a"].locks
 
 
 def test_known_ends_of_a_broker_that_is_back_are_asked_for_however_fresh_the_others_are(

@@ -12,19 +12,14 @@ from typing import Any, Final
 import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
-from pyspark_rmq.access import cluster_pool, cluster_reader
-from pyspark_rmq.cluster_read import look
-from pyspark_rmq.options.options import source_options
+from pyspark_rmq.access import cluster_pool
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from pyspark_rmq.read.stream_reader import RmqStreamReader
-from pyspark_rmq.schema.schema import SOURCE_SCHEMA
-from rmq_store.backoff import Backoff
 from rmq_store.client.group import lease_taking
 from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.remoting.cluster import name_servers
 
 from ..planned_batches import LIMIT, planned, through_spark
 
+Make = Callable[..., Any]
 A0, B0 = BrokerQueueId("broker-000", 0), BrokerQueueId("broker-001", 0)
 DEADLINE_S = 60.0
 
@@ -34,30 +29,6 @@ def cluster() -> Iterator[SimulatedCluster]:
     with SimulatedCluster(brokers=2) as made:
         made.create_topic("T", 1, 10)
         yield made
-
-
-@pytest.fixture
-def made_reader(
-    cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., RmqStreamReader]]:
-    monkeypatch.setattr(cluster_reader, "Look", partial(look.Look, bound_ms=look.LEAST_MS))
-    monkeypatch.setattr(name_servers, "PROBING", Backoff(first_ms=1000, max_ms=1000))
-    readers: list[RmqStreamReader] = []
-
-    def make(**options: str) -> RmqStreamReader:
-        given = {"nameServer": cluster.name_server, "subscribe": "T", "startingOffsets": "earliest", **options}
-        readers.append(RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA))
-        return readers[-1]
-
-    yield make
-    for reader in readers:
-        reader.stop()
-    cluster_pool.close_unused()
-
-
-@pytest.fixture
-def reader(made_reader: Callable[..., RmqStreamReader]) -> RmqStreamReader:
-    return made_reader()
 
 
 def stop(cluster: SimulatedCluster) -> Callable[[], None]:
@@ -87,8 +58,9 @@ def stand_still(cluster: SimulatedCluster) -> Callable[[], None]:
 
 @pytest.mark.parametrize("goes", [stop, leave, stand_still])
 def test_rows_of_the_others_go_on_and_those_of_the_broker_are_read_when_it_is_back(
-    cluster: SimulatedCluster, reader: RmqStreamReader, goes: Callable[[SimulatedCluster], Callable[[], None]]
+    cluster: SimulatedCluster, over_sockets: Make, goes: Callable[[SimulatedCluster], Callable[[], None]]
 ) -> None:
+    reader = over_sockets(cluster)
     position = through_spark(reader.initialOffset())
     read: list[tuple[Any, ...]] = []
 
@@ -129,16 +101,15 @@ LEASE: Final = {
 
 @pytest.mark.parametrize("question", LEASE)
 def test_a_broker_that_stands_still_at_a_question_of_the_lease_is_asked_no_more(
-    cluster: SimulatedCluster, made_reader: Callable[..., RmqStreamReader], monkeypatch: pytest.MonkeyPatch,
-    question: str,
-) -> None:  # fmt: skip
+    cluster: SimulatedCluster, over_sockets: Make, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
     """Each plan would wait for it: for the lock, the heartbeat, and the offset of a batch that is done."""
     settings_of = cluster_pool.settings_of
     monkeypatch.setattr(cluster_pool, "settings_of", lambda options: replace(settings_of(options), timeout_ms=500))
     monkeypatch.setattr(lease_taking, "WATCH_S", 0.1)
     for each in cluster.brokers.values():
         each.groups.add("g")
-    reader = made_reader(group="g", retryTopic="false")
+    reader = over_sockets(cluster, group="g", retryTopic="false")
     broker, answers, silent = cluster.brokers["broker-001"], cluster.brokers["broker-001"].server.handler, Event()
 
     def stands_still(connection: Any, request: Any) -> Any:

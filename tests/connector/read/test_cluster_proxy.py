@@ -133,7 +133,7 @@ def test_offsets_of_a_group_are_read_without_a_list_of_groups(proxy: SimulatedPr
 
 
 def write(cluster: Cluster, **columns: Any) -> int:
-    settings = SinkSettings(EncoderSettings("Orders"), patience_ms=2_000)
+    settings = SinkSettings(EncoderSettings("Orders"), patience_ms=2_000, settle_ms=0)
     with SinkTask(cluster, settings, WritePart("w", 0, 0)) as task:
         task.write(pa.RecordBatch.from_pydict({"body": [b"a", b"b"], **columns}))
         return task.finish().rows

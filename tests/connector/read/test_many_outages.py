@@ -10,19 +10,13 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
-from pyspark_rmq.access import cluster_pool, cluster_reader
-from pyspark_rmq.cluster_read import look
-from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read.stream_reader import RmqStreamReader
-from pyspark_rmq.schema.schema import SOURCE_SCHEMA
-from rmq_store.backoff import Backoff
 from rmq_store.client import (
     ConsumeConcurrentlyStatus,
     LitePullConsumer,
@@ -31,7 +25,6 @@ from rmq_store.client import (
     PushConsumer,
     PushConsumerConfig,
 )
-from rmq_store.remoting.cluster import name_servers
 
 from ..planned_batches import LIMIT, planned, through_spark
 from .test_away_over_sockets import leave, stand_still, stop
@@ -67,14 +60,8 @@ def cluster() -> Iterator[SimulatedCluster]:
 
 
 @pytest.fixture
-def reader(cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RmqStreamReader]:
-    monkeypatch.setattr(cluster_reader, "Look", partial(look.Look, bound_ms=look.LEAST_MS))
-    monkeypatch.setattr(name_servers, "PROBING", Backoff(first_ms=100, max_ms=100))
-    given = {"nameServer": cluster.name_server, "subscribe": "T", "startingOffsets": "earliest", "group": "cg_stream"}
-    made = RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA)
-    yield made
-    made.stop()
-    cluster_pool.close_unused()
+def reader(cluster: SimulatedCluster, over_sockets: Callable[..., RmqStreamReader]) -> RmqStreamReader:
+    return over_sockets(cluster, group="cg_stream")
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "with members"])

@@ -11,10 +11,10 @@ from rmq_store.protocol.wire.command import RemotingCommand
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 from ..planned_batches import planned, through_spark
-from .absences import SOME_KINDS, Absence
+from .absences import A0, B0, SOME_KINDS, Absence
 from .conftest import Clock
 from .questions import AT_BROKERS, BROKER, Question, question_of, without_row
-from .test_away_brokers import A0, B0, CASES, Case, Query, put, query
+from .test_away_brokers import CASES, Case, Query, put, query
 
 __all__ = ["query"]
 Make = Callable[..., Any]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 
-from pyspark_rmq.access import cluster_reader
-from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.query import absences as absences_module
 from pyspark_rmq.read import stream_reader
 from rmq_store.errors import UnknownTopicError
@@ -18,28 +15,20 @@ from rmq_store.protocol.errors import BrokerAwayError, RemotingError
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 from ..planned_batches import LIMIT, first_batch, planned, through_spark
-from .absences import SOME_KINDS, Absence, NameServerAbsence
+from .absences import A0, B0, EARLIEST, SOME_KINDS, Absence, NameServerAbsence
 from .conftest import Clock
 
 Make = Callable[..., Any]
-A0, A1, B0 = BrokerQueueId("broker-a", 0), BrokerQueueId("broker-a", 1), BrokerQueueId("broker-b", 0)
 BOTH = "broker-a,broker-b"
-EARLIEST = {"startingOffsets": "earliest"}
 pytestmark = pytest.mark.usefixtures("in_memory", "same_clock")
 
 
 @pytest.fixture
-def same_clock(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def same_clock(clock: Clock, waits_of_leases: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits move the clock, and take no time."""
     for module in (absences_module, stream_reader):
-        monkeypatch.setattr(module, "monotonic", lambda: clock.now_ms / 1000)
-
-    def sleep(duration_s: float) -> None:
-        clock.now_ms += duration_s * 1000
-
-    monkeypatch.setattr(stream_reader, "sleep", sleep)
-    lease = partial(cluster_reader.GroupLease, sleep=sleep, timer_s=lambda: clock.now_ms / 1000)
-    monkeypatch.setattr(cluster_reader, "GroupLease", lease)
+        monkeypatch.setattr(module, "monotonic", clock.now_s)
+    monkeypatch.setattr(stream_reader, "sleep", clock.sleep)
 
 
 def new_query(reader: Any, clock: Clock, by_ms: float = 1_000) -> tuple[dict[str, Any], dict[str, Any]]:

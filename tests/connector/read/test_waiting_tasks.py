@@ -39,7 +39,7 @@ class Pauses:
 
     def sleep(self, duration_s: float) -> None:
         self.waited_ms += duration_s * 1000
-        self.clock.now_ms += duration_s * 1000
+        self.clock.sleep(duration_s)
         for one in [one for one in self._due if one[0] <= self.clock.now_ms]:
             self._due.remove(one)
             one[1]()

@@ -28,6 +28,7 @@ from rmq_store.client.delivery.journal_topic import JournalTopic
 from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.lazy.dataclasses import dataclass
+from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
@@ -143,10 +144,12 @@ class RedriveLedger:
 
         Raises:
             SendInDoubtError: the master does not answer.
+            RemotingError: nobody can tell now whether the broker has records.
             Others as `read_range`: the queue cannot be read.
         """
         queue = queue_of(ledger.broker_name)
         if not at_master and not self._is_routed(ledger.broker_name):
+            self._check_is_registered(ledger.broker_name)
             return
         for is_last_try in (False, True):  # retention may be faster once
             if at_master:
@@ -185,6 +188,17 @@ class RedriveLedger:
         if route is None or broker_name not in route.queues:
             route = self._cluster.refresh_route(LEDGER_TOPIC)
         return route is not None and broker_name in route.queues
+
+    def _check_is_registered(self, broker_name: str) -> None:
+        """Raise RemotingError if the name servers list brokers, and not this one: they know nothing of its topics then.
+        A task reads rows of a broker which they have forgotten, or not heard of yet.
+        """
+        registered = self._cluster.routes.registered(refresh=True)
+        if registered is not None and broker_name not in registered:
+            raise RemotingError(
+                f"the name servers do not know broker {broker_name!r} (yet): so it is not known which dead letters "
+                "were moved on there"
+            )
 
     def _records(self, queue: MessageQueue, start: int, end: int, group: str) -> Iterator[LedgerRecord]:
         for text, _ in self._journal.texts(queue, start, end, [group]):

@@ -61,23 +61,11 @@ def single_request(
 
     `new_topic_queues`: with so many queues the broker may make the topic; 0: it must be there.
     """
-    header = SendMessageRequestHeaderV2(
-        producer_group=group,
-        topic=topics.wire_topic(queue.topic),
-        default_topic=AUTO_CREATE_TOPIC if new_topic_queues else NO_DEFAULT_TOPIC,
-        default_topic_queue_nums=new_topic_queues,
-        queue_id=queue.queue_id,
-        sys_flag=sys_flag,
-        born_timestamp=born_ms,
-        flag=flag,
-        properties=properties,
-        reconsume_times=reconsume_times,
-        unit_mode=False,
-        max_reconsume_times=max_reconsume_times,
-        batch=False,
-        broker_name=queue.broker_name,
-    )
-    return request(header, body)
+    return _request(
+        SendMessageRequestHeaderV2, topics, queue, body, properties,
+        group=group, born_ms=born_ms, flag=flag, sys_flag=sys_flag, reconsume_times=reconsume_times,
+        max_reconsume_times=max_reconsume_times, new_topic_queues=new_topic_queues,
+    )  # fmt: skip
 
 
 def batch_request(
@@ -93,7 +81,28 @@ def batch_request(
     """A request (320) for the entries in `body` (`format.batches.batch_bodies`), all of them for one queue, with one
     sysFlag and born time: all of them are stored, or none. The other arguments are those of `single_request`.
     """
-    header = SendBatchMessageRequestHeader(
+    return _request(
+        SendBatchMessageRequestHeader, topics, queue, body, _BATCH_PROPERTIES,
+        group=group, born_ms=born_ms, sys_flag=sys_flag, new_topic_queues=new_topic_queues,
+    )  # fmt: skip
+
+
+def _request(
+    kind: type[SendMessageRequestHeaderV2],
+    topics: TopicNames,
+    queue: MessageQueue,
+    body: bytes,
+    properties: str,
+    *,
+    group: str,
+    born_ms: int,
+    sys_flag: int,
+    new_topic_queues: int,
+    flag: int = 0,
+    reconsume_times: int = 0,
+    max_reconsume_times: int | None = None,
+) -> RemotingCommand:
+    header = kind(
         producer_group=group,
         topic=topics.wire_topic(queue.topic),
         default_topic=AUTO_CREATE_TOPIC if new_topic_queues else NO_DEFAULT_TOPIC,
@@ -101,11 +110,12 @@ def batch_request(
         queue_id=queue.queue_id,
         sys_flag=sys_flag,
         born_timestamp=born_ms,
-        flag=0,
-        properties=_BATCH_PROPERTIES,
-        reconsume_times=0,
+        flag=flag,
+        properties=properties,
+        reconsume_times=reconsume_times,
         unit_mode=False,
-        batch=True,
+        max_reconsume_times=max_reconsume_times,
+        batch=kind is SendBatchMessageRequestHeader,
         broker_name=queue.broker_name,
     )
     return request(header, body)

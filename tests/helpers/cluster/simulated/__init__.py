@@ -79,6 +79,11 @@ class SimulatedCluster(CountingServer):
         self.brokers[name].stop()
         self._away.add(name)
 
+    def forget(self, name: str) -> None:
+        """The name server does not know the broker, which lives: it has just begun, or the broker could not register.
+        """
+        self._away.add(name)
+
     def come_back(self, name: str) -> None:
         """It is back, with its messages."""
         self.brokers[name].start()

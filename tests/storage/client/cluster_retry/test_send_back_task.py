@@ -259,7 +259,7 @@ def test_records_of_a_cluster_do_the_same_as_those_in_a_directory(
 
 def test_the_keys_of_many_copies_take_little_memory() -> None:
     """A group may have a million failures since the record of an attempt: as sets of tuples 500 MB in each task."""
-    count = 100_000
+    count = 30_000
     keys = CopyKeys()
     tracemalloc.start()
     try:

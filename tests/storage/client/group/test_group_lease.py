@@ -569,6 +569,46 @@ def test_a_plan_does_not_wait_for_a_renewal_that_waits_for_a_broker(
     assert group.hold_before_planning(["a", "b"]) == {}
 
 
+def test_a_plan_waits_a_moment_for_a_renewal_that_is_about_to_end(
+    net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the queues of a broker that is back would miss the plan, as often as a renewal is under way."""
+    monkeypatch.setattr(group_lease, "PLAN_WAITS_S", 10.0)
+    net.brokers["b"].processes[0].down = True
+    group = make()
+    group.lease("Orders", "reports")
+    net.brokers["b"].processes[0].down = False
+    is_renewing, is_waited_for, inner = threading.Event(), threading.Event(), net.call
+
+    def slow(address: str, command: Any, timeout_ms: int) -> Any:
+        if command.code == 41 and threading.current_thread() is renewal:
+            is_renewing.set()
+            assert is_waited_for.wait(10)
+        return inner(address, command, timeout_ms)
+
+    class Noted:
+        def __init__(self, lock: Any) -> None:
+            self.release = lock.release
+            self._lock = lock
+
+        def acquire(self, *given: Any, **named: Any) -> bool:
+            is_waited_for.set()
+            return bool(self._lock.acquire(*given, **named))
+
+    net.call = slow  # type: ignore[method-assign]
+    renewal = threading.Thread(target=group.renew)
+    renewal.start()
+    try:
+        assert is_renewing.wait(10)
+        lock = group._lock
+        monkeypatch.setattr(group, "_lock", Noted(lock))
+        assert group.hold_before_planning(["a", "b"]) == {}
+    finally:
+        is_waited_for.set()
+        renewal.join(10)
+        monkeypatch.setattr(group, "_lock", lock)
+
+
 def asked_of(net: FakeNet, broker_name: str) -> list[int]:
     """Codes of the requests to a broker."""
     return [command.code for address, command in net.calls if address.startswith(broker_name)]

@@ -472,12 +472,12 @@ Walk = Callable[[Path], Iterator[tuple[int, memoryview]]]
 
 def assert_store_equals_scalar(walk_frames: Walk, store: Path) -> int:
     count = 0
+    frames = [(offset, len(raw)) for offset, raw in walk_frames(store)]
     for segment in sorted((store / "commitlog").iterdir()):
         data, base = segment.read_bytes(), int(segment.name)
-        found = [
-            (offset - base, len(raw)) for offset, raw in walk_frames(store) if base <= offset < base + len(data)
-        ]
+        found = [(offset - base, size) for offset, size in frames if base <= offset < base + len(data)]
         positions, sizes = [position for position, _ in found], [size for _, size in found]
+        scalar = [decode_frame(memoryview(data), position, len(data)) for position in positions]
         for raw_body in (False, True):
             batch = decode_frames(
                 pa.py_buffer(data),
@@ -489,7 +489,6 @@ def assert_store_equals_scalar(walk_frames: Walk, store: Path) -> int:
                 raw_body=raw_body,
                 body_limit_bytes=BODY_LIMIT,
             )
-            scalar = [decode_frame(memoryview(data), position, len(data)) for position in positions]
             assert rows_of(batch) == [shown(message, raw_body=raw_body) for message in scalar]
         count += assert_dispatch_equals_scalar(data, base, positions, sizes)
     return count
