@@ -44,7 +44,7 @@ RETRY_MS_MAX: Final = 10_000
 """The longest pause of the relay, so that a scene need not wait five minutes for it."""
 DAY_MS: Final = 24 * 3_600_000
 POLL_MS: Final = 200
-END_S: Final = 60.0
+END_S: Final = 120.0
 INVISIBLE: Final = timedelta(seconds=20)
 PAUSE_S: Final = 0.2
 """Behind an error, as a program waits that goes on."""
@@ -356,6 +356,11 @@ class Mirroring(Member):
         super().end()
         for process in self._processes.values():
             process.terminate()
-        for process in self._processes.values():
-            process.wait(END_S)
-        self._reader.close()
+        try:
+            for process in self._processes.values():
+                process.wait(END_S)
+        finally:
+            for process in self._processes.values():
+                process.kill()
+                process.wait()
+            self._reader.close()

@@ -320,7 +320,7 @@ class Scene:
         count = self._stored(topic)
         with Witness(self._cluster) as java:
             group = f"{self._name}-{topic}-{time.time_ns()}"
-            found = java.ask("lite", group=group, topic=topic, count=count, timeoutMs=60_000)
+            found = java.ask("lite", group=group, topic=topic, count=count, timeoutMs=180_000)
         assert len(found) >= count, f"Java has got {len(found)} of {count} messages"
         return Counter(one["body"] for one in found)
 
