@@ -1,5 +1,6 @@
 """Clients of all kinds outlive the outages of their cluster: streams into `foreachBatch`, into another topic and with
-`consume`, push, lite pull and POP consumers, and producers run together, while brokers and name servers go and come.
+`consume`, push, lite pull and POP consumers, producers, a relay, and mirrors into a real Kafka run together, while
+brokers and name servers go and come.
 
     RMQ_CLUSTER_DONE=build/cluster-done python -m pytest -m cluster tests/cluster/test_weather_spark.py
 
@@ -15,17 +16,21 @@ from typing import NamedTuple
 
 import pytest
 
+from helpers import kafka_server
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.weather.events import EVENTS, Event
 from helpers.cluster.weather.scene import SPARK, WITHOUT_SPARK, Scene
+from helpers.kafka_server import KafkaServer
+from helpers.server_fixtures import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "weather"
 _NUMBERS = itertools.count(1)
-SINKS = ("read", "copy")
+QUERIES = ("read", "copy")
+SINKS = (*QUERIES, "mirror")
 """Where a message may not come twice."""
 STOP_S = 10.0
 STREAMS = {"Spark": SPARK, "without Spark": WITHOUT_SPARK}
@@ -53,8 +58,9 @@ def whole_cluster(request: pytest.FixtureRequest) -> Iterator[RocketmqCluster]:
 class Stage:
     """The scene of a cluster, in which one event follows another, until one of them ends badly."""
 
-    def __init__(self, cluster: RocketmqCluster, directory: Path, streams: str) -> None:
+    def __init__(self, cluster: RocketmqCluster, directory: Path, streams: str, kafka: KafkaServer) -> None:
         self.cluster = cluster
+        self._kafka = kafka
         self._streams = streams
         self._directory = directory
         self._scene: Scene | None = None
@@ -63,7 +69,8 @@ class Stage:
         """All clients at work."""
         self.cluster.heal()
         if self._scene is None:
-            self._scene = Scene(self.cluster, self._directory, f"Weather-{next(_NUMBERS)}", self._streams)
+            name = f"Weather-{next(_NUMBERS)}"
+            self._scene = Scene(self.cluster, self._directory, name, self._streams, self._kafka)
             self._scene.start()
         return self._scene
 
@@ -74,11 +81,19 @@ class Stage:
             scene.close()
 
 
+@pytest.fixture(scope="module")
+def mirrored_kafka(sockets_of_kafka_python_are_closed: None) -> KafkaServer:
+    require(kafka_server.kafka())
+    kafka_server.kafka().start()
+    return kafka_server.kafka()
+
+
 @pytest.fixture(scope="module", params=STREAMS)
 def stage(
-    whole_cluster: RocketmqCluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Stage]:
-    made = Stage(whole_cluster, tmp_path_factory.mktemp("weather"), STREAMS[request.param])
+    whole_cluster: RocketmqCluster, mirrored_kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Stage]:  # fmt: skip
+    made = Stage(whole_cluster, tmp_path_factory.mktemp("weather"), STREAMS[request.param], mirrored_kafka)
     yield made
     made.end()
 
@@ -96,12 +111,12 @@ def test_nothing_ends_nothing_is_lost_and_no_sink_stores_twice(
         assert not ended, f"{ended}\n{scene.log()}"
         assert not any(outcome.errors.values()), outcome.errors
         if event.loses:
-            # Members skip as many messages as their broker has lost, as RocketMQ's own do.
+            # Members and mirrors skip as many messages as their broker has lost, as RocketMQ's own do.
             assert not outcome.read_unstored or any(one.startswith("read:") for one in outcome.ended), outcome
-            assert [outcome.lost[name] for name in SINKS] == [0, 0], outcome
+            assert [outcome.lost[name] for name in QUERIES] == [0, 0], outcome
         else:
             assert (outcome.unstored, set(outcome.lost.values())) == (0, {0}), outcome
-        assert [outcome.more[name] for name in SINKS] == [0, 0], outcome
+        assert not any(outcome.more[name] for name in SINKS), outcome
         assert outcome.stop_s < STOP_S
         is_well = not event.loses
     finally:

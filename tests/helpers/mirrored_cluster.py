@@ -23,7 +23,7 @@ from rmq_store.remoting.transport.settings import ClusterSettings
 @contextmanager
 def broker_mirror(
     kafka: KafkaServer, name_server: str, mirror: str, topic: str, *, broker_name: str | None = None,
-    target: str | None = None, rules: CopyRules | None = None,
+    target: str | None = None, choice: TopicChoice | None = None, rules: CopyRules | None = None,
     wait: Callable[[float], bool] = lambda seconds: bool(time.sleep(seconds)), **options: Any,
 ) -> Iterator[IntoKafka]:  # fmt: skip
     """A mirror that nobody stops, if `wait` does not say so."""
@@ -31,8 +31,9 @@ def broker_mirror(
     settings = ClusterSettings.of_text(name_server)
     with Cluster(settings) as cluster, kafka_side(kafka, mirror) as side:
         yield IntoKafka(
-            BrokerSource(cluster, broker_name), side, TopicChoice((topic,), renames=renames), rules or CopyRules(),
-            TargetRules(create=True), wait=wait, **{"patience_s": 60, "is_writable": False, **options},
+            BrokerSource(cluster, broker_name), side, choice or TopicChoice((topic,), renames=renames),
+            rules or CopyRules(), TargetRules(create=True), wait=wait,
+            **{"patience_s": 60, "is_writable": False, **options},
         )  # fmt: skip
 
 

@@ -238,7 +238,8 @@ def check_missing(
 
     The user closes the queues of an assigned topic that `assign` leaves out: for them nothing is reported. `missing`
     are the queues that the subscription does not have now. `topics` are the topics that it names or matches, existing
-    or not; `present` those of queues that it has. Of a cluster a topic is deleted if all brokers that had it say so.
+    or not; `present` those of queues that it has. Of a cluster the queues of a broker are deleted if it says that it
+    does not have the topic (17), whatever other brokers have: nobody knows how much of them was unread.
     """
     deleted: LostRanges = []
     closed: LostRanges = []
@@ -251,8 +252,9 @@ def check_missing(
         ends = store.ranges(subscribed)
         away = held(store, subscribed)
         existing = {*present, *(queue.topic for queue in (*ends, *away))}
+        gone = set() if is_assigned else set(subscribed) - ends.keys() - away
     else:
-        away = set()
+        away, gone = set(), set()
         existing = {topic for topic in {queue.topic for queue in subscribed} if store.find_topic(topic) is not None}
         if not is_assigned:
             ends = store.ranges(queue for queue in subscribed if queue.topic in existing)
@@ -260,14 +262,13 @@ def check_missing(
         offset = position.next[queue]
         if queue in away:
             continue
-        if queue.topic not in existing:
+        if queue.topic not in existing or queue in gone:
             deleted.append((*queue, offset, offset))
         elif is_assigned:
             going_on[queue] = offset
         else:
-            # That is how a topic is made smaller, and fine if everything was read before. A broker may say that it does
-            # not have the topic any more, which others have.
-            end = ends[queue].max_offset if queue in ends else offset
+            # That is how a topic is made smaller, and fine if everything was read before.
+            end = ends[queue].max_offset
             if offset < end:
                 closed.append((*queue, offset, end))
             going_on[queue] = max(offset, end)

@@ -78,6 +78,33 @@ def test_messages_of_queues_that_are_closed_too_early_are_reported(
         more(reader, end, 31_000)
 
 
+@pytest.mark.parametrize("brokers", [("broker-a",), ("broker-a", "broker-b")], ids=["at one broker", "at all"])
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "with unread messages"])
+def test_a_topic_that_a_broker_says_it_does_not_have_is_deleted_there(
+    stream: Make, more: Make, net: FakeNet, caplog: pytest.LogCaptureFixture, brokers: tuple[str, ...], is_read: bool
+) -> None:
+    """The queues of the one broker counted as closed, without a word: also those of one that was back with nothing."""
+    given = {"startingOffsets": "earliest"} | ({} if is_read else {"maxOffsetsPerTrigger": "15"})
+    _, end = first_batch(reader := stream(**given))
+    for name in brokers:
+        del net.brokers[name].topics["T"]
+    with pytest.raises(DataLossError, match="topics were deleted .* T-broker-a:0 at offset") as error:
+        more(reader, end, 31_000)
+    assert {queue.broker_name for _, queue, *_ in error.value.ranges} == set(brokers)
+    with pytest.raises(DataLossError):
+        more(stream(**given), end, 31_000)
+    caplog.clear()
+    tolerant = stream(failOnDataLoss="false", **given)
+    last = more(tolerant, end, 31_000)
+    told = [record.getMessage() for record in caplog.records if record.name == "pyspark_rmq.dataloss"]
+    assert len(told) == (3 if len(brokers) == 2 else 2) and all("deleted topic" in one for one in told)
+    assert set(last["topics"].get("T", {})) == (set() if len(brokers) == 2 else {"broker-b:0"})
+    assert "closed" not in last
+    net.brokers["broker-a"].put("T", 0, 3)
+    again = more(tolerant, last, 31_000)
+    assert ("T", A0, 0, 3) in planned(tolerant, last, again), "a topic that is made again is a new one"
+
+
 def test_a_batch_has_a_range_by_offsets_or_times(net: FakeNet) -> None:
     starts = '{"T":{"broker-a:0":3,"broker-a:1":-2,"broker-b:0":0}}'
     ends = '{"T":{"broker-a:0":5,"1":-1,"broker-b:0":0}}'

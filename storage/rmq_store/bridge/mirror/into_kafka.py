@@ -23,7 +23,8 @@ from rmq_store.errors import (
     StoreError,
 )
 from rmq_store.lazy.dataclasses import dataclass
-from rmq_store.protocol.errors import RemotingError
+from rmq_store.protocol.answers import is_away
+from rmq_store.protocol.errors import SlaveBehindError
 
 REFRESH_S: Final = 5.0
 """Between two refreshes of the topics, in seconds."""
@@ -77,7 +78,7 @@ class IntoKafka:
             MirrorConflictError: another mirror of this name has begun. An open transaction was aborted.
             MirrorSourceError: every topic has stopped.
             MirrorLettersError: more dead letters than allowed.
-            KafkaUnavailableError: Kafka was unavailable longer than `patience_s`. RemotingError: a broker was.
+            KafkaUnavailableError: Kafka was unavailable longer than `patience_s`. ClientError: a broker was.
             UsageError: a named topic does not exist, or two topics would become one.
         """
         try:
@@ -110,7 +111,8 @@ class IntoKafka:
             return
         is_new = self._refreshed_s is not None
         self._refreshed_s = now_s
-        for name, target in self._choice.chosen(self._store.topics()).items():
+        # Whether a topic that is mirrored is gone, its own questions tell: name servers may not show it for a while.
+        for name, target in self._choice.chosen({*self._store.topics(), *self._topics}).items():
             if name not in self._topics:
                 copy = TopicIntoKafka(
                     self._store, self._side, name, target, self._rules, self._targets, self.report,
@@ -127,11 +129,11 @@ class IntoKafka:
             moved = topic.copy.copy()
         except MirrorConflictError:
             raise
-        except (KafkaUnavailableError, RemotingError) as error:
-            topic.waits_for = "Kafka" if isinstance(error, KafkaUnavailableError) else "the broker"
-            self._put_off(topic, error)
-            return 0
         except StoreError as error:
+            if isinstance(error, KafkaUnavailableError | SlaveBehindError) or is_away(error):
+                topic.waits_for = "Kafka" if isinstance(error, KafkaUnavailableError) else "the broker"
+                self._put_off(topic, error)
+                return 0
             topic.failure, topic.again_s = error, 0.0
             topic.copy.close()
             return 0
@@ -144,7 +146,7 @@ class IntoKafka:
             )
         return moved
 
-    def _put_off(self, topic: _Topic, error: KafkaUnavailableError | RemotingError) -> None:
+    def _put_off(self, topic: _Topic, error: StoreError) -> None:
         now_s = real_time.monotonic()
         topic.waits_since_s = topic.waits_since_s or now_s
         if self._patience_s is not None and now_s - topic.waits_since_s > self._patience_s:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -35,6 +36,7 @@ from rmq_store.errors import (
     OffsetOutOfRangeError,
     RecordRefusedError,
     RecordTooLargeError,
+    StoreError,
     UsageError,
 )
 from rmq_store.protocol.results import QueueRange
@@ -45,6 +47,8 @@ _POSITIONS_TIMEOUT_MS: Final = 90_000
 _CLAIM_WAIT_S: Final = 5.0
 _CLAIM_POLL_S: Final = 0.5
 _SETTINGS_AGE_S: Final = 30.0
+
+_log = logging.getLogger(__name__)
 
 
 class TopicIntoKafka:
@@ -70,6 +74,7 @@ class TopicIntoKafka:
         self._queue_count = 0
         self._target_id = ""
         self._positions: dict[int, QueuePosition] = {}
+        self._last_ranges: Mapping[int, QueueRange] = {}
         self._settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
         self._settings_until_s = 0.0
         self._refused = RefusedRecords(target, letter_topic(side.mirror))
@@ -161,7 +166,7 @@ class TopicIntoKafka:
 
     def tell(self, failure: str = "") -> None:
         """Write the positions of the queues into the report; `failure`: the reason why the topic has ended."""
-        ranges = self._ranges()
+        ranges = self._told_ranges()
         if failure and not ranges:
             ranges = {0: QueueRange(0, 0)}
         for queue_id, (_, end) in ranges.items():
@@ -245,6 +250,15 @@ class TopicIntoKafka:
         """The ranges of queues that have a position. A new queue waits for the next look at the topics."""
         ranges = self._store.queue_ranges(self.topic)
         return {queue_id: ranges[queue_id] for queue_id in ranges if queue_id in self._positions}
+
+    def _told_ranges(self) -> Mapping[int, QueueRange]:
+        """As `_ranges`; those of before if the source does not tell them: this ends nothing, `copy` finds it, too."""
+        if self._positions:
+            try:
+                self._last_ranges = self._ranges()
+            except StoreError as error:
+                _log.info("the report of topic %s shows the ends of before: %s", self.topic, error)
+        return self._last_ranges
 
     def _windows(self, ranges: Mapping[int, QueueRange]) -> list[QueueWindow]:
         nexts = {queue_id: max(self._positions[queue_id].next_offset, first) for queue_id, (first, _) in ranges.items()}

@@ -11,7 +11,7 @@ Ways to ask:
 
     gather       every broker once
     waiting      those that are away again, until a time; raises nothing
-    or_before    a call that raises; while it meets somebody who is away, what was known before stays
+    Before       a call that raises; while it meets somebody who is away, what was told before stays
 
 Policies of an answer. Both raise a refusal:
 
@@ -30,6 +30,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
+from rmq_store import real_time
 from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -197,17 +198,32 @@ def waiting(
         sleep(pause_s)
 
 
-def or_before(call: Callable[[], Value], known: Value | None, what: str) -> Value:
-    """The result of `call`; while it meets somebody who is away, the one that was `known` before, with a warning that
-    names it as `what`. Without anything known it raises as `call`.
+class Before(Generic[Value]):
+    """What a call has told last, named `what`: it stays while the call meets somebody who is away. A warning says when
+    that begins, and another one when it is over. `is_passing`: of name servers `tells_nothing`.
     """
-    try:
-        return call()
-    except (RemotingError, MQBrokerError) as error:
-        if known is None or not is_away(error):
-            raise
-        _log.warning("%s are those of before: %s", what, error)
-        return known
+
+    def __init__(self, what: str, *, is_passing: Callable[[Exception], bool] = is_away) -> None:
+        self._what = what
+        self._is_passing = is_passing
+        self._told: Value | None = None
+        self._since_s: float | None = None
+
+    def or_now(self, call: Callable[[], Value]) -> Value:
+        """The result of `call`, or the one of before. Raises as `call`; also if nothing was told before."""
+        try:
+            self._told = call()
+        except (RemotingError, MQBrokerError) as error:
+            if self._told is None or not self._is_passing(error):
+                raise
+            if self._since_s is None:
+                self._since_s = real_time.monotonic()
+                _log.warning("%s are those of before: %s", self._what, error)
+            return self._told
+        if self._since_s is not None:
+            _log.warning("%s are told again after %.1f s", self._what, real_time.monotonic() - self._since_s)
+            self._since_s = None
+        return self._told
 
 
 def _read(question: Question[Value], broker_id: int, given: Given) -> Told[Value]:

@@ -165,24 +165,27 @@ def _completed(ends: BrokerEnds, told: Mapping[MessageQueue, Told[QueueRange]]) 
 
 
 def topic_stats(
-    cluster: Cluster, topic: str, broker_names: Collection[str] | None = None
+    cluster: Cluster, topic: str, broker_names: Collection[str] | None = None, *, route: TopicRoute | None = None
 ) -> dict[MessageQueue, QueueRange]:
     """The ranges of all queues of a topic that may be read, see `ends_at_brokers`; of these brokers only, if some are
-    given. A broker that refuses 202 for any reason is asked for each queue (31, 30).
+    given. `route`: in place of the one that the name servers tell. A broker that refuses 202, unless it does not have
+    the topic (17), is asked for each queue (31, 30).
 
     While a master does not answer, its slave is asked: ends are those of the slave then, and may be smaller than ends
     that the master has told before.
 
     Raises:
         UnknownTopicError: no broker has the topic.
-        MQBrokerError: a broker refuses these requests, too. RemotingError: neither master nor slave answers.
+        MQBrokerError: a broker does not have the topic, or refuses these requests, too.
+        RemotingError: neither master nor slave answers.
     """
-    route = cluster.known_route(topic)
+    route = cluster.known_route(topic) if route is None else route
     wanted = [one for one in route.read_queues() if broker_names is None or one.broker_name in broker_names]
     names = {queue.broker_name for queue in wanted}
     ranges: dict[MessageQueue, QueueRange] = {}
     for ends in ends_at_brokers(cluster, [one for one in at_brokers([route]) if one.broker_name in names]):
-        ranges |= {} if isinstance(ends.error, MQBrokerError) else ends.required().ranges
+        is_refused = isinstance(ends.error, MQBrokerError) and ends.error.response_code != ResponseCode.TOPIC_NOT_EXIST
+        ranges |= {} if is_refused else ends.required().ranges
     missing = [queue for queue in wanted if queue not in ranges]
     if missing:
         ranges |= queue_ranges(cluster, missing)

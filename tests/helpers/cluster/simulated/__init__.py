@@ -89,6 +89,10 @@ class SimulatedCluster(CountingServer):
         self.brokers[name].start()
         self._away.discard(name)
 
+    def forget_brokers(self) -> None:
+        """The name server begins again, and no broker has registered yet: they live."""
+        self._away.update(self.brokers)
+
     def forget_calls(self) -> None:
         """Count from zero."""
         for one in self._all():

@@ -43,6 +43,10 @@ class CountingServer:
         """Answer the next `count` requests of a code (all without it) with an error, without doing them."""
         self._refusals[code] = (answer, count)
 
+    def forgive(self, code: int) -> None:
+        """Do the requests of a code again."""
+        self._refusals.pop(code, None)
+
     def answer(self, code: int, answerer: Answerer) -> None:
         """Answer requests of a code by a function, from now on."""
         self._answerers[code] = answerer

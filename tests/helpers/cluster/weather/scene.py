@@ -25,8 +25,20 @@ from helpers.cluster import requests
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.kills.session import Session, members
 from helpers.cluster.weather.events import Event
-from helpers.cluster.weather.members import QUEUES, Client, Member, Polling, Popping, Producing, Pushed, Sender
+from helpers.cluster.weather.members import (
+    QUEUES,
+    Client,
+    Member,
+    Mirroring,
+    Polling,
+    Popping,
+    Producing,
+    Pushed,
+    Relaying,
+    Sender,
+)
 from helpers.cluster.witness import Witness
+from helpers.kafka_server import KafkaServer
 
 SPARK: Final = "helpers.cluster.weather.driver"
 WITHOUT_SPARK: Final = "helpers.cluster.weather.without_spark"
@@ -59,11 +71,12 @@ class Usage:
 class Outcome:
     """What an event led to. `ended`: queries that ended by themselves, with their errors. `lost`, `more`: by client,
     how many messages it never got, and how many it got too often; of `copy`: rows of the sink that are not stored, and
-    that are stored twice. `unstored`: acknowledged messages that no broker has, and how many of them `read` had got
-    (`read_unstored`). `ages_ms`: of rows of living brokers in `read`: (median, 99th percentile, maximum) before and
-    during the event, and of those that were stored behind `held_s`, when the plan that met it and the batch in flight
-    were done. `aged`: of how many rows. `stalls`: plans of more than a second, and the longest plan of all, in ms.
-    `caught_up_s`: by client, how long after the end it had everything.
+    that are stored twice; of `relay`: promised messages that no broker has, and those that are stored again.
+    `unstored`: acknowledged messages that no broker has, and how many of them `read` had got (`read_unstored`).
+    `ages_ms`: of rows of living brokers in `read`: (median, 99th percentile, maximum) before and during the event, and
+    of those that were stored behind `held_s`, when the plan that met it and the batch in flight were done. `aged`: of
+    how many rows. `stalls`: plans of more than a second, and the longest plan of all, in ms. `relayed_s`: how long
+    after the end the relay had sent everything. `caught_up_s`: by client, how long after the end it had everything.
     """
 
     event: str
@@ -80,6 +93,7 @@ class Outcome:
     stalls: dict[str, tuple[int, int]] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     stop_s: float = 0.0
+    relayed_s: float = 0.0
     caught_up_s: dict[str, float] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
@@ -89,15 +103,21 @@ class Outcome:
 
 
 class Scene:
-    """The clients of one topic, at work from `start` to `close`. `options` go to the driver."""
+    """The clients of one topic, at work from `start` to `close`. `kafka`: the target of mirrors; None: there are none.
+    `options` go to the driver.
+    """
 
-    def __init__(self, cluster: RocketmqCluster, directory: Path, name: str, streams: str, **options: Any) -> None:
+    def __init__(
+        self, cluster: RocketmqCluster, directory: Path, name: str, streams: str, kafka: KafkaServer | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
         self._cluster = cluster
         self._directory = directory / name
         self._directory.mkdir(parents=True)
         self._name = name
         self.orders, self.copies = f"{name}-orders", f"{name}-copies"
         self._streams = streams
+        self._kafka = kafka
         self._options = options
         self._clients: list[Client] = []
         self._more_before = Counter[str]()
@@ -125,11 +145,14 @@ class Scene:
         self._session = Session(json.dumps(given), self._directory, self._streams)
         self._senders = [Sender(cluster, self.orders, name) for name in cluster.broker_names]
         self._producer = Producing(cluster, self.orders)
+        self._relay = Relaying(cluster, self.orders, self._directory)
         kinds = [Pushed, Polling, *([] if cluster.version.startswith("4.") else [Popping])]
         self._members: list[Member] = [
             kind(cluster, f"{self._name}-{number}", self.orders) for number, kind in enumerate(kinds)
         ]
-        for client in (*self._members, *self._senders, self._producer):
+        if self._kafka is not None:
+            self._members.append(Mirroring(cluster, f"{self._name}-mirror", self.orders, self._kafka, self._directory))
+        for client in (*self._members, *self._senders, self._producer, self._relay):
             client.start()
             self._clients.append(client)
         self._await(lambda: min(self._counts().values()) > 20, START_S, self._counts)
@@ -171,6 +194,8 @@ class Scene:
         outcome.usage["after"] = self.usage()
         self._let_send(False)
         time.sleep(SENT_S)
+        self._await(self._relay.has_sent_all, CATCH_UP_S, None)
+        outcome.relayed_s = round(time.time() - over_s, 1)
         everything = self._dump(self.orders)
         self._await(lambda: self._caught_up(everything, over_s, outcome), CATCH_UP_S, None)
         (self._directory / "report").touch()
@@ -178,13 +203,17 @@ class Scene:
         self._count(outcome, everything, began_s)
         self._measure(outcome, event, began_s, over_s)
         outcome.errors = {
-            client.name: [f"{at - began_s:.1f} s: {error}" for at, error in client.errors] for client in self._members
+            client.name: [f"{at - began_s:.1f} s: {error}" for at, error in client.errors]
+            for client in (*self._members, self._relay)
         }
         return outcome
 
     def _let_send(self, sends: bool) -> None:
-        for sender in (*self._senders, self._producer):
+        for sender in self._sources():
             sender.is_paused = not sends
+
+    def _sources(self) -> list[Sender | Producing | Relaying]:
+        return [*self._senders, self._producer, self._relay]
 
     def _caught_up(self, everything: Counter[str], over_s: float, outcome: Outcome) -> bool:
         wanted = everything.keys()
@@ -213,7 +242,7 @@ class Scene:
         outcome.ended = [f"{one['query']}: {one['error']}" for one in self._notes("ended") if one["at"] > began_s]
 
     def _acknowledged(self) -> set[str]:
-        return {body for one in (*self._senders, self._producer) for body in one.acknowledged}
+        return {body for one in self._sources() for body in one.acknowledged}
 
     def _more(self, everything: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
         """By client, how many messages it never got, and how many it got too often."""
@@ -227,7 +256,11 @@ class Scene:
         if self._streams == SPARK:
             found["handle"] = Counter(body for tries, body in self._handled() if tries == 0)
         lost = {name: (everything - got).total() for name, got in found.items()}
-        return lost, {name: (got - expected).total() for name, got in found.items()}
+        more = {name: (got - expected).total() for name, got in found.items()}
+        promised = Counter(self._relay.acknowledged)
+        relayed = Counter({body: everything[body] for body in promised})
+        lost["relay"], more["relay"] = (promised - relayed).total(), (relayed - promised).total()
+        return lost, more
 
     def _measure(self, outcome: Outcome, event: Event, began_s: float, over_s: float) -> None:
         batches = [(int(file.name), json.loads(file.read_text())) for file in (self._directory / "read").glob("[0-9]*")]
@@ -290,7 +323,7 @@ class Scene:
         count = self._stored(topic)
         with Witness(self._cluster) as java:
             group = f"{self._name}-{topic}-{time.time_ns()}"
-            found = java.ask("lite", group=group, topic=topic, count=count, timeoutMs=60_000)
+            found = java.ask("lite", group=group, topic=topic, count=count, timeoutMs=180_000)
         assert len(found) >= count, f"Java has got {len(found)} of {count} messages"
         return Counter(one["body"] for one in found)
 

@@ -9,6 +9,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -20,10 +22,12 @@ from helpers.kafka_server import KafkaServer
 from helpers.mirrored_cluster import broker_mirror, copy_from_broker
 from rmq_store import OffsetOutOfRangeError, UnknownTopicError, UsageError
 from rmq_store.bridge.kafka.writer import KafkaPythonWriter
+from rmq_store.bridge.mirror.into_kafka import IntoKafka
 from rmq_store.bridge.mirror.kafka_side import CopyRules
+from rmq_store.bridge.positions.topics import TopicChoice
 from rmq_store.bridge.source.broker_source import BrokerSource
 from rmq_store.cli import commands
-from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 
@@ -140,6 +144,127 @@ def test_a_broker_that_is_away_is_waited_for(
     assert values(kafka, topic, 0) == numbers(0, 40)
 
 
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics are looked at five times a second, and a broker is waited for no longer."""
+    monkeypatch.setattr("rmq_store.bridge.source.broker_source._PATIENCE_MS", 200)
+    monkeypatch.setattr("rmq_store.bridge.mirror.into_kafka.REFRESH_S", 0.2)
+
+
+@pytest.fixture
+def two() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(brokers=2) as made:
+        yield made
+
+
+@contextmanager
+def running(kafka: KafkaServer, cluster: SimulatedCluster, topic: str, **options: Any) -> Iterator[IntoKafka]:
+    """A mirror that runs until the end of the block, and must not have ended before."""
+    ended, errors = threading.Event(), []
+
+    def run() -> None:
+        try:
+            mirror.run()
+        except Exception as error:
+            errors.append(error)
+
+    with broker_mirror(kafka, cluster.name_server, "runs", topic, wait=ended.wait, **options) as mirror:
+        worker = threading.Thread(target=run)
+        worker.start()
+        try:
+            yield mirror
+        finally:
+            ended.set()
+            worker.join(60)
+        assert not errors and not mirror.report.failures
+
+
+@pytest.mark.parametrize("absence", ["leaves", "refuses", "is busy", "shuts down"])
+@pytest.mark.usefixtures("quickly")
+def test_a_mirror_goes_on_when_its_broker_is_back(kafka: KafkaServer, two: SimulatedCluster, absence: str) -> None:
+    """A name server forgets a broker that is killed, and the mirror ended, because the source had no such topic."""
+    topic, (name, broker) = kafka.new_topic("Orders"), next(iter(two.brokers.items()))
+    two.create_topic(topic, queue_count=1)
+    put(broker, topic, 0, *numbers(0, 20))
+    with running(kafka, two, topic, broker_name=name) as mirror:
+        _until(lambda: mirror.report.copied == 20)
+        if absence == "leaves":
+            two.leave(name)
+        elif absence == "refuses":
+            broker.stop()
+        else:
+            broker.refuse(11, 14 if absence == "shuts down" else 2)
+            put(broker, topic, 0, *numbers(20, 30))
+            _until(lambda: mirror.report.state.startswith("waiting for the broker"))
+        time.sleep(1.5)
+        broker.forgive(11)
+        if absence in ("leaves", "refuses"):
+            two.come_back(name)
+            put(broker, topic, 0, *numbers(20, 30))
+        _until(lambda: mirror.report.copied == 30)
+    assert values(kafka, topic, 0) == numbers(0, 30)
+
+
+@pytest.mark.parametrize("answers", ["nothing", "not ready"])
+@pytest.mark.usefixtures("quickly")
+def test_a_mirror_goes_on_while_the_name_servers_know_nothing(
+    kafka: KafkaServer, two: SimulatedCluster, answers: str
+) -> None:
+    topic, (name, broker) = kafka.new_topic("Orders"), next(iter(two.brokers.items()))
+    two.create_topic(topic, queue_count=1)
+    with running(kafka, two, topic, broker_name=name) as mirror:
+        put(broker, topic, 0, *numbers(0, 20))
+        _until(lambda: mirror.report.copied == 20)
+        if answers == "nothing":
+            two.forget_brokers()
+        else:
+            for code in (105, 106, 206):
+                two.refuse(code, 1)
+        mirror._store._cluster.routes.refresh(topic)  # type: ignore[attr-defined]
+        time.sleep(0.5)
+        put(broker, topic, 0, *numbers(20, 30))
+        _until(lambda: mirror.report.copied == 30)
+    assert values(kafka, topic, 0) == numbers(0, 30)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_mirror_that_begins_beside_a_broker_that_is_away_waits_for_it(
+    kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str
+) -> None:
+    """It ended when it wrote its first report."""
+    put(broker, topic, 0, *numbers(0, 20))
+    broker.stop()
+    with running(kafka, cluster, topic) as mirror:
+        _until(lambda: mirror.report.state.startswith("waiting for the broker"))
+        broker.start()
+        _until(lambda: mirror.report.copied == 20)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_topic_that_is_deleted_at_the_broker_stops_alone(
+    kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str
+) -> None:
+    other = kafka.new_topic("Others", partition_count=2)
+    cluster.create_topic(other, queue_count=2)
+    put(broker, topic, 0, *numbers(0, 20))
+    put(broker, other, 0, *numbers(0, 20))
+    ended = threading.Event()
+    choice = TopicChoice((topic, other))
+    with broker_mirror(kafka, cluster.name_server, "deleted", topic, wait=ended.wait, choice=choice) as mirror:
+        worker = threading.Thread(target=mirror.run)
+        worker.start()
+        try:
+            _until(lambda: mirror.report.copied == 40)
+            del broker.queues.topics[topic]
+            _until(lambda: mirror.report.failures)
+            put(broker, other, 0, *numbers(20, 30))
+            _until(lambda: mirror.report.copied == 50)
+        finally:
+            ended.set()
+            worker.join(60)
+    assert f"has no topic {topic!r} any more" in " ".join(mirror.report.failures.values())
+
+
 def _until(is_there: object) -> None:
     deadline = time.monotonic() + 60
     while not is_there():  # type: ignore[operator]
@@ -237,8 +362,11 @@ def test_a_source_says_what_the_broker_has(source: BrokerSource, broker: Simulat
         list(source.read("Orders", 0, 50, 51))
     with pytest.raises(UnknownTopicError):
         source.topic("Others")
-    with pytest.raises(UnknownTopicError, match="broker broker-9 has no topic"):
-        BrokerSource(source._cluster, "broker-9").topic("Orders")
+    with pytest.raises(UnknownTopicError, match="a topic 'Others'"):
+        BrokerSource(source._cluster, broker.name).topic("Others")
+    for ask in (lambda of: of.topics(), lambda of: of.topic("Orders")):
+        with pytest.raises(RemotingConnectError, match=r"broker broker-9: no name server of .* knows it"):
+            ask(BrokerSource(source._cluster, "broker-9"))
 
 
 def test_ends_are_asked_once_a_round_and_are_those_of_before_while_the_broker_is_away(
@@ -292,6 +420,42 @@ def test_a_source_of_one_broker_waits_for_no_other() -> None:
         put(cluster.brokers["broker-000"], "Orders", 0, b"new")
         source.refresh()
         assert source.queue_ranges("Orders") == {0: (0, 1)}
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.usefixtures("quickly")
+def test_a_topic_stays_at_the_broker_that_had_it_until_that_broker_says_otherwise(
+    two: SimulatedCluster, is_named: bool
+) -> None:
+    """The queues of another broker, and none at all, counted as those of the mirror's broker while it was away."""
+    mine, other = two.brokers.values()
+    mine.queues.create("Orders", 1, 5)
+    with Cluster(ClusterSettings.of_text(two.name_server)) as opened:
+        source = BrokerSource(opened, mine.name if is_named else None)
+        assert source.topic("Orders").read_queue_nums == 1 and source.queue_ranges("Orders") == {0: (0, 5)}
+        other.queues.create("Orders", 3, 9)
+        two.leave(mine.name)
+        opened.routes.refresh("Orders")
+        source.refresh()
+        assert source.topic("Orders").read_queue_nums == 1 and source.queue_ranges("Orders") == {0: (0, 5)}
+        with pytest.raises(RemotingError):
+            list(source.read("Orders", 0, 0, 5))
+        with (
+            Cluster(ClusterSettings.of_text(two.name_server)) as another,
+            pytest.raises(RemotingConnectError, match=f"{mine.name}: no name server"),
+        ):
+            BrokerSource(another, mine.name).queue_ranges("Orders")
+        two.come_back(mine.name)
+        del mine.queues.topics["Orders"]
+
+        def is_gone() -> bool:
+            source.refresh()
+            try:
+                return not source.queue_ranges("Orders")
+            except UnknownTopicError as error:
+                return "any more" in str(error)
+
+        _until(is_gone)
 
 
 def test_a_mirror_needs_one_broker(cluster: SimulatedCluster) -> None:

@@ -18,7 +18,7 @@ from rmq_store.protocol.errors import (
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.gather import At, Gathered, Question, gather, or_before, waiting
+from rmq_store.remoting.cluster.gather import At, Before, Gathered, Question, gather, waiting
 from rmq_store.remoting.questions.offsets import ask_max_offset, read_max_offset
 
 from .fake_cluster import FakeNet, FakeProcess
@@ -130,8 +130,10 @@ def test_a_refusal_is_no_absence_and_every_policy_raises_it(net: FakeNet, code: 
     began_ms = cluster.timer()
     told = waiting(cluster, ends_of(cluster, "broker-a"), began_ms + 60_000, pause_s=30, sleep=pytest.fail).told
     assert told["broker-a"].error is not None
+    before = Before[int]("the end")
+    before.or_now(lambda: 7)
     with pytest.raises(MQBrokerError):
-        or_before(lambda: told["broker-a"].required(), 7, "the end")
+        before.or_now(told["broker-a"].required)
 
 
 def test_bytes_that_do_not_decode_are_no_absence(net: FakeNet) -> None:
@@ -161,7 +163,9 @@ def test_a_slave_that_refuses_for_now_does_not_speak_for_its_master(net: FakeNet
     assert late.those_that_answer() == {"broker-b": 3}
     slave.answers.append(lambda command: response_to(command, 17, "no topic yet"))
     call = gather(cluster, ends_of(cluster, "broker-a"), At.READABLE).required
-    assert or_before(call, {"broker-a": 7}, "the ends") == {"broker-a": 7}
+    before = Before[dict[str, int]]("the ends")
+    before.or_now(lambda: {"broker-a": 7})
+    assert before.or_now(call) == {"broker-a": 7}
 
 
 @pytest.mark.parametrize("code", NOT_AT_SLAVE)
@@ -304,12 +308,17 @@ def test_what_was_known_before_stays_while_somebody_is_away(
     def call() -> int:
         raise error
 
-    with caplog.at_level(logging.WARNING):
-        assert or_before(call, 7, "the ends of topic Orders") == 7
-    assert "the ends of topic Orders are those of before" in caplog.text
-    assert or_before(lambda: 8, 7, "the ends") == 8
+    before = Before[int]("the ends of topic Orders")
     with pytest.raises(type(error)):
-        or_before(call, None, "the ends")
+        before.or_now(call)
+    assert before.or_now(lambda: 7) == 7
+    with caplog.at_level(logging.WARNING):
+        assert [before.or_now(call) for _ in range(3)] == [7, 7, 7]
+        assert before.or_now(lambda: 8) == 8 == before.or_now(lambda: 8) == before.or_now(call)
+    said = [record.getMessage().partition(" are ")[2][:10] for record in caplog.records]
+    assert said == ["those of b", "told again", "those of b"], "once each"
+    with pytest.raises(type(error)):
+        Before[int]("the ends", is_passing=lambda _: False).or_now(call)
 
 
 def test_a_range_says_when_a_slave_told_a_part_of_it(net: FakeNet) -> None:
