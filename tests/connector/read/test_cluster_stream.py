@@ -88,7 +88,7 @@ def test_a_topic_that_a_broker_says_it_does_not_have_is_deleted_there(
     _, end = first_batch(reader := stream(**given))
     for name in brokers:
         del net.brokers[name].topics["T"]
-    with pytest.raises(DataLossError, match="topics were deleted .* T-broker-a:0 at offset") as error:
+    with pytest.raises(DataLossError, match=r"topics were deleted .* T-broker-a:0 at offset") as error:
         more(reader, end, 31_000)
     assert {queue.broker_name for _, queue, *_ in error.value.ranges} == set(brokers)
     with pytest.raises(DataLossError):
