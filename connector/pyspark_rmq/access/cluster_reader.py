@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
 
@@ -251,12 +252,15 @@ class ClusterReader:
         """See `Brokers.known_brokers`."""
         ids = {queue.queue_id for queue in queues}
         names = {queue_id.broker_name for queue_id in ids}
-        known = {name: self._cluster.routes.known(brokers=[name]) for name in names}
+        masters = frozenset(self._ends.masters() - self.away().keys())
+        known = {
+            name: replace(self._cluster.routes.known(brokers=[name]), masters=masters & {name}) for name in names
+        }
         return {queue_id: known[queue_id.broker_name] for queue_id in ids}
 
     def take_over(self, known: KnownRoutes) -> None:
         """See `Brokers.take_over`."""
-        self._cluster.routes.take_over(known)
+        self._cluster.take_over(known)
 
     def untold(self, queues: Iterable[Queue]) -> set[Queue]:
         """See `Brokers.untold`."""

@@ -18,7 +18,7 @@ from rmq_store.errors import DataLossError
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingCommandError
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
-from ..planned_batches import LIMIT, through_spark
+from ..planned_batches import LIMIT, first_batch, through_spark
 from .absences import KINDS, NAME_SERVER_KINDS, Absence, NameServerAbsence
 from .conftest import Clock, batch, rows
 
@@ -120,6 +120,20 @@ def test_a_slave_that_answers_serves_the_task_at_once(net: FakeNet, stream: Make
     net.brokers["broker-b"].processes[0].down = True
     assert len(rows(reader, of_broker(parts, "broker-b"))) == 10
     assert pauses.waited_ms == 0
+
+
+def test_a_task_is_told_the_masters_that_have_answered_the_plan(
+    net: FakeNet, stream: Make, more: Make, pauses: Pauses
+) -> None:
+    reader = stream(startingOffsets="earliest")
+    start, end = first_batch(reader)
+    known = {name: of_broker(reader.partitions(start, end), name)[0].known for name in ("broker-a", "broker-b")}
+    assert {name: one.masters for name, one in known.items() if one} == {name: {name} for name in known}
+    net.brokers["broker-b"].processes[0].down = True
+    net.brokers["broker-a"].put("T", 0, 1)
+    later = more(reader, end)
+    known = {name: of_broker(reader.partitions(start, later), name)[0].known for name in ("broker-a", "broker-b")}
+    assert {name: one.masters for name, one in known.items() if one} == {"broker-a": {"broker-a"}, "broker-b": set()}
 
 
 def test_a_slave_that_lacks_the_messages_is_waited_for_and_named(net: FakeNet, stream: Make, pauses: Pauses) -> None:

@@ -17,7 +17,7 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.real_time import load_under_real_time
 from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.name_servers import NameServers, Probes, timer_ms
-from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
+from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, KnownRoutes, RouteTable, TopicRoute
 from rmq_store.remoting.questions.answer import SUCCESS, broker_error, checked
 from rmq_store.remoting.questions.brokers import ask_runtime_info
 from rmq_store.remoting.questions.name_servers import ask_topics
@@ -102,6 +102,14 @@ class Cluster:
         return sorted({self.plain_name(name) for name in wire_names if names.is_in_namespace(namespace, name)})
 
     # -- routes -----------------------------------------------------------------------------------------------------
+
+    def take_over(self, known: KnownRoutes) -> None:
+        """Go on from what another process knew a moment ago (`RouteTable.take_over`). Reads go to the masters that have
+        answered it, also if they did not answer here a moment before.
+        """
+        self.routes.take_over(known)
+        for name in known.masters:
+            self.held_off.pop((name, MASTER_ID), None)
 
     def route(self, topic: str) -> TopicRoute | None:
         """The topic's route, at most 30 s old; None: no broker has the topic."""

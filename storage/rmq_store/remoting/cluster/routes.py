@@ -133,11 +133,12 @@ class TopicRoute:
 class KnownRoutes:
     """The routes and brokers that a process knows, for another process: plain data, which can be pickled.
 
-    `brokers` has also those of the routes.
+    `brokers` has also those of the routes. `masters`: brokers whose masters have just answered.
     """
 
     routes: Mapping[str, TopicRoute]
     brokers: Mapping[str, BrokerAddresses]
+    masters: frozenset[str] = frozenset()
 
 
 class RegisteredProcess(NamedTuple):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle  # noqa: TID251 - our own
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from rmq_store.protocol.errors import RemotingConnectError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.routes import AGAIN_AFTER_MS, POLL_EVERY_MS, KnownRoutes
 
 from .conftest import Timer
@@ -118,6 +120,18 @@ def test_another_address_in_a_later_hand_over_is_the_one_to_use(net: FakeNet, ti
     assert cluster.address("broker-b") == address("broker-b")
     cluster.routes.take_over(later)
     assert cluster.address("broker-b") == address("broker-b", port=10921)
+
+
+def test_reads_go_to_a_master_that_has_answered_the_other_process(net: FakeNet, timer: Timer, fresh: Make) -> None:
+    """It did not answer here a moment before, and its slave may have another log."""
+    cluster = fresh()
+    source = PullSource(cluster, "broker-b")
+    assert source.failed(RemotingConnectError("refused")) and PullSource(cluster, "broker-b").broker_id == 1
+    known = handed(net, timer, ("Orders",), None)
+    cluster.take_over(known)
+    assert PullSource(cluster, "broker-b").broker_id == 1
+    cluster.take_over(replace(known, masters=frozenset({"broker-b"})))
+    assert PullSource(cluster, "broker-b").broker_id == 0
 
 
 def empty(command: RemotingCommand) -> RemotingCommand:
