@@ -155,3 +155,39 @@ def test_a_broker_that_stands_still_at_a_question_of_the_lease_is_asked_no_more(
         assert time.monotonic() < until_s, "offsets that were owed are committed"
         trigger()
     assert set(broker.locks.values()) == set(cluster.brokers["broker-000"].locks.values()) == broker.members["g"]
+
+
+@pytest.mark.parametrize("goes", [stop, leave, stand_still])
+def test_a_query_with_a_group_that_is_started_again_meanwhile_reads_the_others(
+    cluster: SimulatedCluster, made_reader: Callable[..., RmqStreamReader], monkeypatch: pytest.MonkeyPatch,
+    goes: Callable[[SimulatedCluster], Callable[[], None]],
+) -> None:  # fmt: skip
+    """It watches members beside its plans, and does not wait for them."""
+    monkeypatch.setattr(lease_taking, "WATCH_S", 3600.0)
+    for each in cluster.brokers.values():
+        each.groups.add("g")
+    first = made_reader(group="g", retryTopic="false")
+    position = through_spark(first.latestOffset(through_spark(first.initialOffset()), LIMIT))
+    comes_back = goes(cluster)
+    first.stop()
+    for each in cluster.brokers.values():
+        each.queues.topics["T"][0].generated = 15
+    again = made_reader(group="g", retryTopic="false")
+    read: list[tuple[Any, ...]] = []
+
+    def until(found: tuple[Any, ...]) -> None:
+        nonlocal position
+        until_s = time.monotonic() + DEADLINE_S
+        while found not in read:
+            assert time.monotonic() < until_s, read
+            start, position = position, through_spark(again.latestOffset(position, LIMIT))
+            if position != start:
+                read.extend(planned(again, start, position))
+
+    until(("T", A0, 10, 15))
+    # It was not told that the first one has ended. A broker forgets such a lock after 60 s.
+    cluster.brokers["broker-001"].locks.clear()
+    comes_back()
+    until(("T", B0, 10, 15))
+    owners = {owner for each in cluster.brokers.values() for owner in each.locks.values()}
+    assert len(owners) == 1 and cluster.brokers["broker-000"].members["g"] == owners

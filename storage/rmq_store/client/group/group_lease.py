@@ -8,6 +8,7 @@ rebalanced, and what it commits is said by its caller. Consumers that share a gr
     lock and heartbeat every 20 s                                 in a thread: a batch may take longer than a lock lasts
     lock and heartbeat at a broker that came (back)               before its queues are planned, and before a commit
     leave out its queues, for 65 s at most                        where a client that is no member has the lock
+    watch members where it is held, for 22 s, and owe offsets     if it was taken while other masters were away
     compare the group's offsets with our own                      where a lock had lapsed: another one may have had it,
                                                                   if all had lapsed
     nothing; what is read is owed to the group                    while no master answers
@@ -36,7 +37,7 @@ from typing import Final
 from rmq_store.client.group.lease_locks import BrokerLease, LeaseLocks
 from rmq_store.client.group.lease_member import LeaseMember
 from rmq_store.client.group.lease_offsets import LeaseOffsets
-from rmq_store.client.group.lease_taking import RENEW_EVERY_S, LeaseTaking
+from rmq_store.client.group.lease_taking import RENEW_EVERY_S, LeaseTaking, LeaseWatch
 from rmq_store.errors import LeaseHeldError, StoreError
 from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
@@ -76,15 +77,17 @@ class GroupLease:
         self._locks = LeaseLocks(cluster, name, timer_s)
         self._member = LeaseMember(cluster, name, timer_s)
         self._taking = LeaseTaking(
-            cluster, name, self._locks, self._member, instead=instead, sleep=sleep, timer_s=timer_s
+            cluster, name, self._locks, self._member, asks=self._asks, instead=instead, sleep=sleep, timer_s=timer_s
         )
+        self._watch = LeaseWatch(name, self._taking, timer_s)
         self._topics: set[str] = set()
         # Other members that were logged.
         self._seen: set[str] = set()
         # The brokers that did not grant the locks when they were asked last.
         self._refusals: Mapping[str, MQBrokerError | RemotingError] = {}
-        # Why the lease is lost, if it is.
+        # Why the lease is lost, if it is, and to whom.
         self._loss = ""
+        self._lost_to = "unknown"
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         # Held while topics, locks and membership change: two threads do that. The end of the process may come in the
@@ -103,8 +106,15 @@ class GroupLease:
         return self._offsets.starts_at_first_message(queue)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """See `LeaseOffsets.commit`: at brokers whose locks are held, if there is a lease at all."""
-        self._offsets.commit(offsets)
+        """See `LeaseOffsets.commit`: at brokers whose locks are held, if there is a lease at all. While another holder
+        is looked for they are owed.
+        """
+        if self._watch.is_on:
+            self.hold_at(())
+        if self._watch.is_on:
+            self._offsets.owe(offsets)
+        else:
+            self._offsets.commit(offsets)
 
     # -- the lease ----------------------------------------------------------------------------------------------------
 
@@ -115,7 +125,8 @@ class GroupLease:
     def lease(self, topic: str, owner: str, query: str = "") -> TopicLease:
         """Take the lease of a topic for `owner`, which is shown to others, and be a member of the group from now on.
 
-        A lock whose holder is no living member is waited for, 61 s at most; as long for any master. An earlier run of
+        A lock whose holder is no living member is waited for, 61 s at most; as long for any master. Masters that are
+        away beside others are not: `hold_before_planning` takes the lease there when they are back. An earlier run of
         `query`, the id of a query over all of its runs, is waited for until brokers have forgotten it: 130 s at most.
 
         Raises:
@@ -140,15 +151,18 @@ class GroupLease:
         return TopicLease(topic, self.holds, self.release)
 
     def _take(self, topic: str) -> None:
-        asked = self._taking.locked(topic, is_first=not self._topics)
+        asked, through = self._taking.locked(topic, is_first=not self._topics)
         with self._lock:
             is_first = not self._topics
             self._topics.add(topic)
-            there = self._member.beat(self._topics, self._locks.those_not_away(asked.granted) or asked.granted)
+            granted = self._locks.those_not_away(asked.granted) or asked.granted
+            there = self._member.beat(self._topics, granted, through=through)
             # Where it could not join, a lock counts as not held: with the lock it joins there later.
             self._locks.added(there, asked.at_s, is_first=is_first)
             self._locks.away(set(asked.granted).difference(there))
-        self._taking.refuse_others(topic, there)
+        self._taking.refuse_others(topic, there, through)
+        if is_first:
+            self._watch.begin(topic, there, set(self._cluster.broker_names()).difference(there))
 
     def holds(self, topic: str) -> bool:
         """Whether nobody else was found to have the lease. Brokers may have forgotten it: `hold_at` takes it again."""
@@ -160,7 +174,7 @@ class GroupLease:
 
         Raises:
             LeaseHeldError: another client that lives has a lock at one of them, or had it while ours were forgotten,
-                and has moved the group on.
+                and has moved the group on. Or one that lives was seen after the lease was taken without some masters.
         """
         return self._hold_at(broker_names, self._asks, PLAN_WAITS_S)
 
@@ -185,7 +199,10 @@ class GroupLease:
         Raises as `hold_at`.
         """
         self._locks.answered(broker_names)
+        was_on = self._watch.is_on
         missing = sorted(set(broker_names) - self.hold_at(broker_names))
+        if was_on and not self._watch.is_on:
+            self._offsets.commit({})
         found: dict[str, LeaseHeldError | RemotingError] = {}
         for name in missing:
             what = f"the lease of {', '.join(sorted(self._topics))} at broker {name}"
@@ -202,15 +219,18 @@ class GroupLease:
     def _hold_at(self, broker_names: Collection[str], through: Cluster, waits_s: float) -> set[str]:
         if not self._topics:
             return set(broker_names)
-        missing = self._locks.missing_at(broker_names)
-        if missing and not self._loss and self._lock.acquire(timeout=waits_s):
+        missing, watches = self._locks.missing_at(broker_names), self._watch.is_due()
+        if (missing or watches) and not self._loss and self._lock.acquire(timeout=waits_s):
             try:
-                self._refusals = self._lock_at(missing, through)
-                self._beat_at(missing.intersection(self._locks.held_at()), through)
+                if watches:
+                    self._look_for_holder(through)
+                if missing and not self._loss:
+                    self._refusals = self._lock_at(missing, through)
+                    self._beat_at(missing.intersection(self._locks.held_at()), through)
             finally:
                 self._lock.release()
         if self._loss:
-            raise LeaseHeldError(self._loss, "unknown")
+            raise LeaseHeldError(self._loss, self._lost_to)
         return set(broker_names).intersection(self._locks.held_at())
 
     def _lock_at(
@@ -271,8 +291,18 @@ class GroupLease:
             _log.warning("group %r: its members cannot be told now: %s", self.name, error)
             return False
 
-    def _lose(self, why: str) -> None:
-        self._loss = f"group {self.name!r}: {why}"
+    def _look_for_holder(self, through: Cluster) -> None:
+        try:
+            held = self._watch.look(through)
+        except MQBrokerError as error:
+            _log.warning("group %r: its members cannot be told now: %s", self.name, error)
+            return
+        if held is not None:
+            self._locks.unlock(self._topics, self._locks.held_at(), through=through)
+            self._lose(f"masters were away when this query took the lease, and it is not alone: {held}", held.holder)
+
+    def _lose(self, why: str, to: str = "unknown") -> None:
+        self._loss, self._lost_to = f"group {self.name!r}: {why}", to
         _log.error("%s", self._loss)
 
     def _beat_at(self, broker_names: Collection[str], through: Cluster) -> None:
@@ -318,6 +348,7 @@ class GroupLease:
             self._member.leave(self._locks.all_not_away())
         self._locks.forget()
         self._offsets.forget()
+        self._watch.end()
         self._loss = ""
 
     def _give_back(self, topic: str) -> None:
@@ -352,6 +383,10 @@ class GroupLease:
             if not there or self._loss:
                 return
             there = self._member.beat(self._topics, there)
+            if self._watch.is_due():
+                self._look_for_holder(self._cluster)
+            if self._loss:
+                return
             came = [other for other in self._member.others(there).living if other not in self._seen]
             self._seen.update(came)
             if came:

@@ -1,7 +1,8 @@
 """The offsets of a group that one process reads, at the brokers; and those that no master has taken yet.
 
     a master takes the offset        it is committed
-    no master answers, or is busy    it is owed, and goes with the next commit, or when the query ends
+    no master answers, or is busy,   it is owed, and goes with the next commit, or when the query ends
+    or another holder is looked for
     a reset waits for the group      the reset is ended, and the offset is committed
     a broker refuses                 an error, behind all other brokers; an owed offset is dropped with a warning
     an owed offset, at last          it goes only forward: one that an operator has moved meanwhile stays
@@ -126,6 +127,10 @@ class LeaseOffsets:
             LeaseHeldError: another client may commit now; nothing was committed.
         """
         self._commit(offsets, is_last=False)
+
+    def owe(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Let these go with the next commit, or when the query ends. Nobody is asked."""
+        self._owed = self._owed | dict(offsets)
 
     def _commit(self, offsets: Mapping[MessageQueue, int], *, is_last: bool) -> None:
         owed_before = self._owed

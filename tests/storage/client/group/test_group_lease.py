@@ -188,37 +188,125 @@ def test_a_lease_needs_a_lock_also_if_the_name_servers_know_no_broker(net: FakeN
     assert group.lease("Orders", "reports").held() and net.brokers["a"].locks
 
 
-def test_who_takes_a_lease_while_a_master_is_away_watches_for_its_holder_first(
-    net: FakeNet, make: Any, now: Time, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The holder began while b was away, so only a has its lock. Then a went and b came back: both seemed free."""
+def taken_while_the_holder_is_not_seen(net: FakeNet, make: Any, now: Time) -> tuple[GroupLease, GroupLease, float]:
+    """The first one began while b was away, so only a has its lock. Then a went and b came back: both seemed free.
+    Returns it, the one that has taken the lease at b, and when.
+    """
     a, b = (net.brokers[name].processes[0] for name in "ab")
     b.down = True
-    first = make()
-    held = first.lease("Orders", "first")
+    first, second = make(), make()
+    first.lease("Orders", "first")
     a.down, b.down = True, False
+    asked_s = now.now_s
 
     def renews(duration_s: float) -> None:
         if now.now_s >= asked_s + 20:
             first.renew()
 
-    (holder,) = net.brokers["b"].members["cg"] or net.brokers["a"].members["cg"]
-    second, asked_s = make(), now.now_s
     now.meanwhile = renews
-    with pytest.raises(LeaseHeldError, match=r"other live members.*first#"):
-        second.lease("Orders", "second")
-    assert held.held() and net.brokers["b"].locks == {("cg_rmq_lease", "Orders", 0): holder}
-    assert "no master of a answers" in caplog.text and "members are watched 22 s" in caplog.text
+    assert second.lease("Orders", "second").held() and now.now_s == asked_s
+    return first, second, asked_s
 
 
-def test_a_lease_is_taken_while_a_master_is_away_if_nobody_holds_it(net: FakeNet, make: Any, now: Time) -> None:
-    net.brokers["a"].processes[0].down = True
+def test_who_takes_a_lease_while_a_master_is_away_watches_for_its_holder_beside_its_plans(
+    net: FakeNet, make: Any, now: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, asked_s = taken_while_the_holder_is_not_seen(net, make, now)
+    assert second.hold_before_planning(["b"]) == {}
+    second.commit({B0: 7})
+    with pytest.raises(LeaseHeldError, match=r"and it is not alone.*other live members.*first#") as caught:
+        while now.now_s - asked_s < 30:
+            now.sleep(1)
+            assert second.hold_before_planning(["b"]) == {}
+    assert 20 <= now.now_s - asked_s <= 21 and caught.value.holder.startswith("first#")
+    b = net.brokers["b"]
+    assert not b.locks and not b.offsets, "it commits nothing as long as it may not be alone"
+    now.sleep(1)
+    assert first.hold_before_planning(["b"]) == {} and list(b.locks.values()) == [caught.value.holder]
+    second.leave()
+    assert not b.offsets and list(b.locks.values()) == [caught.value.holder]
+    assert "no master of a answers" in caplog.text and "members are watched 22 s at b" in caplog.text
+
+
+def test_a_holder_that_shows_itself_late_is_found_by_the_thread_that_renews(
+    net: FakeNet, make: Any, now: Time
+) -> None:
+    """A query with a long trigger does not plan meanwhile."""
+    first, second, _ = taken_while_the_holder_is_not_seen(net, make, now)
+    now.sleep(20)
+    second.renew()
+    assert not net.brokers["b"].locks
+    now.sleep(1)
+    assert first.hold_at(["b"]) == {"b"}
+    with pytest.raises(LeaseHeldError, match="first#"):
+        second.hold_before_planning(["b"])
+
+
+def test_a_lease_is_taken_at_once_while_a_master_is_away_if_nobody_holds_it(
+    net: FakeNet, make: Any, now: Time
+) -> None:
+    a, b = net.brokers["a"], net.brokers["b"]
+    a.processes[0].down = True
     group, began_s = make(), now.now_s
-    assert group.lease("Orders", "reports").held()
-    assert 22 <= now.now_s - began_s < 24
-    began_s = now.now_s
-    assert group.lease("%RETRY%cg", "reports").held()
-    assert now.now_s == began_s, "it is a member already, and others see it"
+    assert group.lease("Orders", "reports").held() and group.lease("%RETRY%cg", "reports").held()
+    assert now.now_s == began_s, "a master that lives waits for none that is away"
+    assert group.hold_before_planning(["b"]) == {}
+    for offset in range(3, 6):
+        group.commit({B0: offset})
+        now.sleep(5)
+        assert group.hold_before_planning(["b"]) == {} and not b.offsets
+    now.sleep(7)
+    assert group.hold_before_planning(["b"]) == {}
+    assert b.offsets == {("cg", "Orders", 0): 5}, "nobody else was seen"
+    net.calls.clear()
+    now.sleep(1)
+    group.hold_before_planning(["b"])
+    assert net.codes() == [], "the watch is over"
+    a.processes[0].down = False
+    now.sleep(20)
+    assert group.hold_before_planning(["a", "b"]) == {} and len(a.locks) == 2
+
+
+def test_offsets_that_wait_for_the_end_of_the_watch_are_committed_when_the_query_ends(
+    net: FakeNet, make: Any, now: Time
+) -> None:
+    net.brokers["a"].processes[0].down = True
+    group = make()
+    group.lease("Orders", "reports")
+    group.commit({B0: 4})
+    now.sleep(2)
+    group.leave()
+    assert net.brokers["b"].offsets == {("cg", "Orders", 0): 4}
+
+
+def test_an_earlier_run_that_a_living_broker_shows_is_waited_for_also_while_another_is_away(
+    net: FakeNet, make: Any, now: Time
+) -> None:
+    a, b, began_s, ghost = net.brokers["a"], net.brokers["b"], now.now_s, "reports#1a2b3c4d-00000000"
+    a.processes[0].silent = True
+    b.members["cg"][ghost] = {}
+
+    def ends(duration_s: float) -> None:
+        if now.now_s - began_s > 100:
+            b.members["cg"].pop(ghost, None)
+
+    now.meanwhile = ends
+    assert make().lease("Orders", "reports", "1a2b3c4d").held()
+    assert 100 <= now.now_s - began_s <= 102
+    now.meanwhile = lambda duration_s: None
+
+
+def test_a_master_that_hangs_is_asked_for_the_lease_as_a_plan_asks(net: FakeNet, now: Time) -> None:
+    """In one plan once, whatever is asked, and for as long as the plan waits."""
+    asks, cluster, beside = net.cluster(timer=now), net.cluster(timer=now), []
+    call_all = cluster.call_all
+    cluster.call_all = lambda *given, **named: beside.append(given) or call_all(*given, **named)  # type: ignore[method-assign]
+    net.brokers["b"].processes[0].silent = True
+    group = GroupLease(cluster, "cg", instead="", asks=asks, sleep=now.sleep, timer_s=now)
+    group.lease("Orders", "reports")
+    assert not beside and asked_of(net, "b") == [41] and asked_of(net, "a") == [41, 203, 34, 203]
+    group.leave()
+    assert beside
 
 
 def test_a_broker_that_comes_back_is_locked_and_joined_before_anything_is_committed_there(
@@ -230,10 +318,10 @@ def test_a_broker_that_comes_back_is_locked_and_joined_before_anything_is_commit
     group.lease("Orders", "reports")
     assert group.hold_at(["a", "b"]) == {"a"}
     b.processes[0].down = False
-    now.now_s += 20
+    now.now_s += 22
     net.calls.clear()
     group.commit({B0: 4})
-    assert net.codes() == [41, 34, 15], "without the heartbeat a broker of 5.x does not know the group"
+    assert net.codes() == [203, 41, 34, 15], "without the heartbeat a broker of 5.x does not know the group"
     assert b.offsets == {("cg", "Orders", 0): 4} and group.hold_at(["a", "b"]) == {"a", "b"}
 
 
@@ -245,6 +333,8 @@ def test_a_broker_that_comes_back_to_another_holder_ends_the_lease(net: FakeNet,
     lease = group.lease("Orders", "reports")
     b.processes[0].down = False
     now.now_s += 20
+    now.now_s += 2
+    assert group.hold_before_planning(["a"]) == {}
     b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
     net.brokers["a"].members["cg"]["thief#1"] = {}
     for _ in range(2):
@@ -275,8 +365,9 @@ def disputed(net: FakeNet, make: Any, now: Time) -> GroupLease:
     b.processes[0].down = True
     group: GroupLease = make()
     group.lease("Orders", "reports")
+    now.now_s += 22
+    assert group.hold_before_planning(["a"]) == {}
     b.processes[0].down = False
-    now.now_s += 20
     b.locks["cg_rmq_lease", "Orders", 0] = "reports#old"
     b.members["cg"]["reports#old"] = {}
 
