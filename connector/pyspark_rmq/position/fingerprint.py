@@ -80,11 +80,16 @@ def stored_after(source: FingerprintSource, queue: Queue, fingerprint: Fingerpri
 
 
 def fingerprints_before(
-    source: FingerprintSource, offsets: Mapping[Queue, int], known: StreamPosition, away: Container[str] = ()
+    source: FingerprintSource,
+    offsets: Mapping[Queue, int],
+    known: StreamPosition,
+    away: Container[str] = (),
+    closed: Container[Queue] = (),
 ) -> dict[Queue, Fingerprint]:
     """`fingerprint_before` of each queue that has such a message. The store is not asked again about queues that did
     not move since `known`. Each broker of a cluster is asked about one queue that moved: that is a call, and a broker
-    loses the end of its log for all of its queues. Brokers that are `away` are not asked, and what is known stays.
+    loses the end of its log for all of its queues. Brokers that are `away` are not asked, nor about queues that are
+    `closed`, of which they refuse pulls, and what is known stays.
     """
     fingerprints: dict[Queue, Fingerprint] = {}
     asked_brokers: set[str] = set()
@@ -94,7 +99,7 @@ def fingerprints_before(
             broker = broker_of(queue.queue_id)
             if broker is not None and broker in asked_brokers:
                 continue
-            if broker is None or broker not in away:
+            if broker is None or (broker not in away and queue not in closed):
                 fingerprint = fingerprint_before(source, queue, offset)
             if broker is not None and fingerprint is not None:
                 asked_brokers.add(broker)

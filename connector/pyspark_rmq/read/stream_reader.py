@@ -269,7 +269,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if plan.has_messages(end):
             self._last_batch_s = monotonic()
         after = fingerprints_before(
-            store, end | closed, plan.begin, store.away() if isinstance(store, Brokers) else ()
+            store, end | closed, plan.begin, store.away() if isinstance(store, Brokers) else (), closed
         )
         _release_files(store)
         position = plan.position(store.identity, end, after, closed)
