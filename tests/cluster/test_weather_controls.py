@@ -19,6 +19,7 @@ from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from rmq_store.errors import DataLossError
+from rmq_store.protocol.wire.request_codes import RequestCode
 
 from ..connector.planned_batches import LIMIT, through_spark
 from .test_away_brokers import AWAY, STAYS, send
@@ -104,4 +105,51 @@ def test_a_broker_that_is_back_with_another_disk_has_lost_what_was_read(
     else:
         stream.until({STAYS: 4, AWAY: count})
         assert any(AWAY in record.getMessage() for record in caplog.records if record.name.startswith(LOSSES))
+    stream.reader.stop()
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "reports"])
+@pytest.mark.parametrize("brokers", [(AWAY,), (STAYS, AWAY)], ids=["at one broker", "at all brokers"])
+def test_a_topic_that_is_deleted_at_a_broker_is_lost_there(
+    cluster: RocketmqCluster, new_name: Any, caplog: pytest.LogCaptureFixture, fails: bool, brokers: tuple[str, ...]
+) -> None:
+    """The broker says so itself. What was there unread nobody knows, so it does not matter that all was read."""
+    topic = cluster.create_topic(new_name("Deleted"), 1)
+    for name in (STAYS, AWAY):
+        send(cluster, name, topic, 3)
+    stream = Stream(cluster, topic, fails)
+    stream.until({STAYS: 3, AWAY: 3})
+    for name in brokers:
+        with cluster.connect(name) as broker:
+            assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == 0
+    if fails:
+        error = stream.error()
+        assert "topics were deleted that the stream reads" in str(error)
+        assert {queue_id.broker_name for _, queue_id, *_ in error.ranges} <= set(brokers)
+    elif len(brokers) == 1:
+        send(cluster, STAYS, topic, 1, first=3)
+        stream.until({STAYS: 4})
+        (told,) = [record.getMessage() for record in caplog.records if record.name == LOSSES]
+        assert AWAY in told and "deleted topic" in told
+    else:
+        stream.until({})
+        told = " ".join(record.getMessage() for record in caplog.records if record.name == LOSSES)
+        assert STAYS in told and AWAY in told
+    stream.reader.stop()
+
+
+def test_a_broker_that_is_back_without_the_topic_has_lost_it(cluster: RocketmqCluster, new_name: Any) -> None:
+    """Another disk, on which nobody has made the topic: its queues counted as closed, without a word."""
+    topic = cluster.create_topic(new_name("Forgotten"), 1)
+    for name in (STAYS, AWAY):
+        send(cluster, name, topic, 3)
+    stream = Stream(cluster, topic, True)
+    stream.until({STAYS: 3, AWAY: 3})
+    broker = cluster.broker(AWAY)
+    broker.kill()
+    send(cluster, STAYS, topic, 1, first=3)
+    stream.until({STAYS: 4, AWAY: 3})
+    shutil.rmtree(broker.directory / "store")
+    cluster.heal()
+    assert [(queue_id.broker_name, start) for _, queue_id, start, _ in stream.error().ranges] == [(AWAY, 3)]
     stream.reader.stop()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import sleep
@@ -258,8 +258,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if plan.has_messages(end):
             self._last_batch_s = monotonic()
-        of_brokers = store.newest_read if isinstance(store, Brokers) else None
-        after = fingerprints_before(store, end | closed, plan.begin, of_brokers)
+        asked_of = partial(_newest_read, store, closed) if isinstance(store, Brokers) else None
+        after = fingerprints_before(store, end | closed, plan.begin, asked_of)
         _release_files(store)
         position = plan.position(store.identity, end, after, closed)
         self._history.taken(store, plan.begin, position)
@@ -512,6 +512,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _sizes(store: QueueSource) -> Sizes:
     assert isinstance(store, Sizes)  # without them the options refuse maxBytesPerTrigger
     return store
+
+
+def _newest_read(brokers: Brokers, closed: Container[Queue], moved: Mapping[Queue, int]) -> Collection[Queue]:
+    """The queues that moved about which brokers are asked. Of closed ones they refuse pulls."""
+    return brokers.newest_read({queue: offset for queue, offset in moved.items() if queue not in closed})
 
 
 def _release_files(store: QueueSource) -> None:

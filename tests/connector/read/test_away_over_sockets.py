@@ -159,20 +159,20 @@ def test_a_broker_that_stands_still_at_a_question_of_the_lease_is_asked_no_more(
 
 @pytest.mark.parametrize("goes", [stop, leave, stand_still])
 def test_a_query_with_a_group_that_is_started_again_meanwhile_reads_the_others(
-    cluster: SimulatedCluster, made_reader: Callable[..., RmqStreamReader], monkeypatch: pytest.MonkeyPatch,
+    cluster: SimulatedCluster, over_sockets: Make, monkeypatch: pytest.MonkeyPatch,
     goes: Callable[[SimulatedCluster], Callable[[], None]],
 ) -> None:  # fmt: skip
     """It watches members beside its plans, and does not wait for them."""
     monkeypatch.setattr(lease_taking, "WATCH_S", 3600.0)
     for each in cluster.brokers.values():
         each.groups.add("g")
-    first = made_reader(group="g", retryTopic="false")
+    first = over_sockets(group="g", retryTopic="false")
     position = through_spark(first.latestOffset(through_spark(first.initialOffset()), LIMIT))
     comes_back = goes(cluster)
     first.stop()
     for each in cluster.brokers.values():
         each.queues.topics["T"][0].generated = 15
-    again = made_reader(group="g", retryTopic="false")
+    again = over_sockets(group="g", retryTopic="false")
     read: list[tuple[Any, ...]] = []
 
     def until(found: tuple[Any, ...]) -> None:

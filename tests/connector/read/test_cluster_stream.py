@@ -16,7 +16,7 @@ from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.schema.schema import READABLE, SOURCE_SCHEMA
-from rmq_store.errors import DataLossError, LeaseHeldError, UsageError
+from rmq_store.errors import DataLossError, LeaseHeldError, UnknownTopicError, UsageError
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 from ..planned_batches import LIMIT, first_batch, planned, through_spark
@@ -86,23 +86,56 @@ def test_a_topic_that_a_broker_says_it_does_not_have_is_deleted_there(
     """The queues of the one broker counted as closed, without a word: also those of one that was back with nothing."""
     given = {"startingOffsets": "earliest"} | ({} if is_read else {"maxOffsetsPerTrigger": "15"})
     _, end = first_batch(reader := stream(**given))
+    _, other = first_batch(tolerant := stream(failOnDataLoss="false", **given))
     for name in brokers:
         del net.brokers[name].topics["T"]
     with pytest.raises(DataLossError, match=r"topics were deleted .* T-broker-a:0 at offset") as error:
         more(reader, end, 31_000)
     assert {queue.broker_name for _, queue, *_ in error.value.ranges} == set(brokers)
-    with pytest.raises(DataLossError):
+    with pytest.raises(DataLossError if len(brokers) == 1 else UnknownTopicError):
         more(stream(**given), end, 31_000)
     caplog.clear()
-    tolerant = stream(failOnDataLoss="false", **given)
-    last = more(tolerant, end, 31_000)
+    last = more(tolerant, other, 31_000)
     told = [record.getMessage() for record in caplog.records if record.name == "pyspark_rmq.dataloss"]
     assert len(told) == (3 if len(brokers) == 2 else 2) and all("deleted topic" in one for one in told)
     assert set(last["topics"].get("T", {})) == (set() if len(brokers) == 2 else {"broker-b:0"})
     assert "closed" not in last
-    net.brokers["broker-a"].put("T", 0, 3)
-    again = more(tolerant, last, 31_000)
-    assert ("T", A0, 0, 3) in planned(tolerant, last, again), "a topic that is made again is a new one"
+    if len(brokers) == 2:
+        with pytest.raises(UnknownTopicError):
+            more(tolerant, last, 31_000)
+        return
+    net.brokers["broker-a"].create_topic("T", 1)
+    again = more(tolerant, more(tolerant, last, 31_000), 31_000)
+    assert set(again["topics"]["T"]) == {"broker-a:0", "broker-b:0"}, "a topic that is made again is a new one"
+
+
+@pytest.mark.parametrize("read", [1, 0])
+def test_queues_that_are_closed_when_they_are_read_are_not_pulled_any_more(
+    stream: Make, more: Make, net: FakeNet, read: int
+) -> None:
+    """A broker refuses pulls of queues that it has closed, and the query ended with that."""
+    _, end = first_batch(reader := stream(startingOffsets="earliest"))
+    net.brokers["broker-a"].topics["T"] |= {"read": read, "write": read}
+    end = more(reader, end, 31_000)
+    assert set(end["closed"]["T"]) == {"broker-a:0", "broker-a:1"} - ({"broker-a:0"} if read else set())
+    net.brokers["broker-b"].put("T", 0, 1)
+    last = more(stream(), end, 31_000)
+    assert planned(stream(), end, last) == [("T", B0, 10, 11)]
+
+
+def test_queues_that_were_closed_before_their_topic_was_deleted_at_the_broker_are_no_loss(
+    stream: Make, more: Make, net: FakeNet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So a broker is taken out of a cluster."""
+    _, end = first_batch(reader := stream(startingOffsets="earliest"))
+    net.brokers["broker-a"].topics["T"] |= {"read": 0, "write": 0}
+    end = more(reader, end, 31_000)
+    assert set(end["topics"]["T"]) == {"broker-b:0"} and set(end["closed"]["T"]) == {"broker-a:0", "broker-a:1"}
+    del net.brokers["broker-a"].topics["T"]
+    for _ in range(2):
+        end = more(reader, end, 31_000)
+    assert set(more(stream(), end, 31_000)["topics"]["T"]) == {"broker-b:0"}
+    assert not [record for record in caplog.records if record.name == "pyspark_rmq.dataloss"]
 
 
 def test_a_batch_has_a_range_by_offsets_or_times(net: FakeNet) -> None:
