@@ -166,13 +166,13 @@ def test_a_query_with_a_group_that_is_started_again_meanwhile_reads_the_others(
     monkeypatch.setattr(lease_taking, "WATCH_S", 3600.0)
     for each in cluster.brokers.values():
         each.groups.add("g")
-    first = over_sockets(group="g", retryTopic="false")
+    first = over_sockets(cluster, group="g", retryTopic="false")
     position = through_spark(first.latestOffset(through_spark(first.initialOffset()), LIMIT))
     comes_back = goes(cluster)
     first.stop()
     for each in cluster.brokers.values():
         each.queues.topics["T"][0].generated = 15
-    again = over_sockets(group="g", retryTopic="false")
+    again = over_sockets(cluster, group="g", retryTopic="false")
     read: list[tuple[Any, ...]] = []
 
     def until(found: tuple[Any, ...]) -> None:
