@@ -29,8 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "weather"
 _NUMBERS = itertools.count(1)
-QUERIES = ("read", "copy")
-SINKS = (*QUERIES, "mirror")
+SINKS = ("read", "copy", "mirror")
 """Where a message may not come twice."""
 STOP_S = 10.0
 STREAMS = {"Spark": SPARK, "without Spark": WITHOUT_SPARK}
@@ -111,9 +110,10 @@ def test_nothing_ends_nothing_is_lost_and_no_sink_stores_twice(
         assert not ended, f"{ended}\n{scene.log()}"
         assert not any(outcome.errors.values()), outcome.errors
         if event.loses:
-            # Members and mirrors skip as many messages as their broker has lost, as RocketMQ's own do.
+            # Members and mirrors skip as many messages as their broker has lost, as RocketMQ's own do. It may also have
+            # lost copies.
             assert not outcome.read_unstored or any(one.startswith("read:") for one in outcome.ended), outcome
-            assert [outcome.lost[name] for name in QUERIES] == [0, 0], outcome
+            assert outcome.lost["read"] == 0, outcome
         else:
             assert (outcome.unstored, set(outcome.lost.values())) == (0, {0}), outcome
         assert not any(outcome.more[name] for name in SINKS), outcome
