@@ -1,16 +1,19 @@
 """A broker of two that never returns, under a query with a group and a sink whose records are in a topic: the query
 ends by name, `rmq checkpoint forget-broker` says what is lost, and the query goes on with the other broker.
+
+The test makes Spark's calls, so that the broker goes for certain while a batch with its messages is planned.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from click.testing import CliRunner, Result
 
@@ -19,19 +22,23 @@ from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.waiting import until
+from helpers.cluster.weather import without_spark
+from helpers.cluster.weather.without_spark import Copying
 from pyspark_rmq.access import cluster_pool
+from pyspark_rmq.options.options import source_options
+from pyspark_rmq.read.stream_reader import RmqStreamReader
+from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from rmq_store.cli import commands
 
-from ..connector.conftest import spark
+from ..connector.planned_batches import LIMIT, first_batch, through_spark
+from ..storage.cli.test_checkpoint_command import QUERY_ID, make, rewound
 
-__all__ = ["spark"]
-
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STAYS, GONE = "broker-a", "broker-b"
 """The tasks of the one that stays keep their numbers without the other, so that a repetition finds their rows."""
-PATIENCE_S = 240
 FIRST, SECOND, THIRD = range(10), range(10, 17), range(17, 22)
+TIMEOUT = {"brokerAwayTimeout": "10s"}
 
 
 @pytest.fixture(params=VERSIONS)
@@ -42,6 +49,14 @@ def brokers(request: pytest.FixtureRequest) -> Iterator[RocketmqCluster]:
     cluster_pool.close_unused()
 
 
+@pytest.fixture(autouse=True)
+def one_try(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in local mode. The tasks of the sink write beside the test what they were refused."""
+    monkeypatch.setattr(pyspark.TaskContext, "get", pyspark.TaskContext.get)
+    monkeypatch.setattr(without_spark, "TRIES", 1)
+    monkeypatch.chdir(tmp_path)
+
+
 def send(cluster: RocketmqCluster, topic: str, name: str, numbers: range) -> None:
     with cluster.connect(name) as broker:
         for number in numbers:
@@ -49,86 +64,86 @@ def send(cluster: RocketmqCluster, topic: str, name: str, numbers: range) -> Non
         requests.await_end(broker, topic, numbers.stop)
 
 
-def entries(checkpoint: Path, log: str) -> set[int]:
-    return {int(file.name) for file in (checkpoint / log).glob("*") if file.name.isdigit()}
-
-
-def await_it(query: Any, fulfilled: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not fulfilled():
-        assert query is None or query.exception() is None, query.exception()
-        assert time.monotonic() < until_s, what
-        time.sleep(0.002)
+def stored(cluster: RocketmqCluster, topic: str) -> Counter[str]:
+    """How often each body is in the topic, at the broker that stays."""
+    found: list[bytes] = []
+    with cluster.connect(STAYS) as broker:
+        while len(found) < requests.max_offset(broker, topic):
+            found += requests.frames(requests.pull(broker, topic, 0, len(found)))
+    return Counter(requests.body_of(frame).decode() for frame in found)
 
 
 def test_a_query_goes_on_without_a_broker_that_never_returns(
-    spark: Any, brokers: RocketmqCluster, new_name: Callable[[str], str], tmp_path: Path
+    brokers: RocketmqCluster, new_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     orders, copies = (brokers.create_topic(new_name(name), 1) for name in ("Orders", "Copies"))
-    group, checkpoint = new_name("cg"), tmp_path / "checkpoint"
-    where = {"nameServer": brokers.name_server, "brokerAwayTimeout": "15s"}
+    group = new_name("cg")
+    where = {"nameServer": brokers.name_server, **TIMEOUT}
 
-    def start() -> Any:
-        rows = spark.readStream.format("rmq").options(
-            **where, subscribe=orders, group=group, startingOffsets="earliest"
-        )
-        writer = rows.load().select("body").writeStream.format("rmq").options(**where, topic=copies)
-        return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second").start()
+    def query() -> tuple[RmqStreamReader, Callable[[Any, Any, int], None]]:
+        given = {**where, "subscribe": orders, "group": group, "startingOffsets": "earliest"}
+        reader = RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA)
+        sink = Copying({**where, "topic": copies})
 
-    def stored() -> Counter[str]:
-        with brokers.connect(STAYS) as broker:
-            end = requests.max_offset(broker, copies)
-            found: list[bytes] = []
-            while len(found) < end:
-                found += requests.frames(requests.pull(broker, copies, 0, len(found)))
-        return Counter(requests.body_of(frame).decode() for frame in found)
+        def batch(start: Any, end: Any, number: int) -> None:
+            sink([partial(reader.read, part) for part in reader.partitions(start, end)], QUERY_ID, number)
+
+        return reader, batch
+
+    def until_at(reader: RmqStreamReader, start: Any, offsets: dict[str, int]) -> Any:
+        found = start
+
+        def is_there() -> bool:
+            nonlocal found
+            found = through_spark(reader.latestOffset(start, LIMIT))
+            return bool(found["topics"][orders] == offsets)
+
+        until(is_there, f"the plan does not come to {offsets}")
+        return found
 
     def forget(*more: str) -> Result:
-        words = ["-n", brokers.name_server, "checkpoint", "forget-broker", str(checkpoint), GONE, "-g", group, *more]
-        clean = {"RMQ_STORE": None, "NAMESRV_ADDR": None}
-        return CliRunner().invoke(commands, words, env=clean, prog_name="rmq")
+        words = ["-n", brokers.name_server, "checkpoint", "forget-broker", str(path), GONE, "-g", group, *more]
+        return CliRunner().invoke(commands, words, env={"RMQ_STORE": None, "NAMESRV_ADDR": None}, prog_name="rmq")
 
     for name in (STAYS, GONE):
         send(brokers, orders, name, FIRST)
-    query = start()
-    try:
-        await_it(query, lambda: bool(entries(checkpoint, "commits")), "the first batch")
-        planned = entries(checkpoint, "offsets")
-        for name in (STAYS, GONE):
-            send(brokers, orders, name, SECOND)
+    reader, batch = query()
+    start, end = first_batch(reader)
+    batch(start, end, 0)
+    for name in (STAYS, GONE):
+        send(brokers, orders, name, SECOND)
+    planned = until_at(reader, end, {f"{STAYS}:0": SECOND.stop, f"{GONE}:0": SECOND.stop})
+    reader.commit(end)
+    brokers.broker(GONE).kill()
+    with pytest.raises(Exception, match=GONE):
+        batch(end, planned, 1)
+    reader.stop()
 
-        def holds_the_second() -> bool:
-            new = entries(checkpoint, "offsets") - planned
-            texts = ((checkpoint / "offsets" / str(number)).read_text() for number in new)
-            return any(f'"{GONE}:0":{SECOND.stop}' in text.replace(" ", "") for text in texts)
-
-        await_it(query, holds_the_second, "a batch with messages of both brokers")
-        brokers.broker(GONE).kill()
-        last = max(entries(checkpoint, "offsets"))
-        assert last not in entries(checkpoint, "commits"), "the batch was done before the broker was killed"
-        await_it(None, lambda: query.exception() is not None, "the end of the query")
-        assert GONE in str(query.exception()), query.exception()
-    finally:
-        query.stop()
-    assert last not in entries(checkpoint, "commits")
-
-    until(lambda: forget("--dry-run").exit_code == 0, "the dry run is refused")
-    until(lambda: "would be refused" not in forget("--dry-run").stderr, "the query is still a member of its group")
+    path = make(tmp_path / "checkpoint", end, planned, committed=1)
+    shown = forget("--dry-run")
+    assert shown.exit_code == 0, shown.output
+    until(lambda: "would be refused" not in forget("--dry-run").stderr, "the query is a member of its group still")
     done = forget("--yes", "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert (report["recordsLost"], report["recordBrokers"], report["groups"]) == (True, [STAYS], [group])
-    assert report["inPlannedBatch"] <= len(SECOND)
-    (lost,) = (one for one in report["queues"] if one["topic"] == orders)
-    assert (lost["planned"], lost["lost"]) == (SECOND.stop, SECOND.stop - lost["position"])
-    assert "lost: the committed offsets" in done.stderr
+    assert report["inPlannedBatch"] == len(SECOND)
+    assert [one for one in report["queues"] if one["topic"] == orders] == [
+        {"source": 0, "topic": orders, "queueId": 0, "position": FIRST.stop, "planned": SECOND.stop,
+         "end": SECOND.stop, "lost": len(SECOND)}
+    ]  # fmt: skip
+    assert f"lost: the committed offsets of {group} and of all other groups at {GONE}" in done.stderr
 
-    query = start()
-    try:
-        await_it(query, lambda: last in entries(checkpoint, "commits"), "the planned batch")
-        send(brokers, orders, STAYS, THIRD)
-        wanted = {f"{STAYS} {number}" for number in (*SECOND, *THIRD)}
-        await_it(query, lambda: wanted <= stored().keys(), "the messages of the broker that stays")
-    finally:
-        query.stop()
-    assert max(stored().values()) == 1, "nothing is stored twice"
+    reader, batch = query()
+    planned = rewound(path, 1)
+    batch(rewound(path, 0), planned, 1)
+    send(brokers, orders, STAYS, THIRD)
+    last = until_at(reader, planned, {f"{STAYS}:0": THIRD.stop})
+    batch(planned, last, 2)
+    reader.commit(last)
+    reader.stop()
+    found = stored(brokers, copies)
+    assert {f"{STAYS} {number}" for number in (*SECOND, *THIRD)} <= found.keys(), "all that the living broker has"
+    assert set(found.values()) == {1}, "nothing is stored twice"
+    with brokers.connect(STAYS) as broker:
+        assert requests.committed(broker, group, orders).ext_fields["offset"] == str(THIRD.stop)

@@ -199,7 +199,7 @@ def waiting(
 
 
 class Before(Generic[Value]):
-    """The last answer of a call, named `what`: it stays while the call meets somebody who is away. A warning says when
+    """The last result of a call, named `what`: it stays while the call meets somebody who is away. A warning says when
     that begins, and another one when it is over. `is_passing`: of name servers `tells_nothing`.
     """
 
