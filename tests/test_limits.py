@@ -68,6 +68,7 @@ PROOFS = {
     "A query and the consumers of its group": f"{_S}/broker/metadata/test_leases.py::test_a_holder_without_a_heartbeat_is_called_stuck_but_keeps_the_lease",
     "A query that gives other rows": f"{_C}/write/test_sink_tasks.py::test_a_repeated_batch_with_other_rows_is_an_error_unless_the_query_says_so",
     "Repeated rows are compared": f"{_S}/test_store_units.py::test_the_same_value_with_other_rows_is_refused_unless_the_caller_says_so",
+    "While no name server of a cluster answers": f"{_C}/write/test_handed_routes.py::test_a_new_worker_cannot_find_a_topic_that_only_a_column_names",
     "Columns and filters are not pushed": f"{_C}/read/test_pushdown.py::test_places_narrow_the_plan",
     "Output mode `update`": f"{_C}/write/test_sink_spark.py::test_overwrite_and_complete_are_refused_with_a_reason",
     "Real-time mode": "outside what Spark offers to Python",

@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pyspark_rmq.access import cluster_pool
 from pyspark_rmq.source import DefaultSource
 from pyspark_rmq.write import cluster_sink
+from rmq_store.protocol.errors import RemotingError
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 from ..read.absences import NAME_SERVER_KINDS, NameServerAbsence
@@ -74,6 +75,19 @@ def test_a_new_worker_writes_without_any_name_server(
     assert stored(net) == 3
     assert not [address for address, _ in net.calls[before:] if address in net.name_servers], "nobody asks them"
     absence.end()
+
+
+def test_a_new_worker_cannot_find_a_topic_that_only_a_column_names(net: FakeNet, task: Callable[[int], None]) -> None:
+    """Nobody knows it before the rows are there."""
+    named = StructType([*VALUE.fields, StructField("topic", StringType())])
+    options = {key: value for key, value in OPTIONS.items() if key != "topic"}
+    writer = DefaultSource(options).streamWriter(named, overwrite=False)
+    NameServerAbsence(net, "refused")
+    task(1)
+    rows = pa.record_batch({"value": pa.array(["a"]), "topic": pa.array(["T"])})
+    with pytest.raises(RemotingError, match="no name server answers: ns:9876"):
+        cloudpickle.loads(cloudpickle.dumps(writer)).write(iter([rows]))
+    assert stored(net) == 0
 
 
 def test_a_writer_is_made_without_any_name_server_or_the_secrets_of_its_tasks() -> None:

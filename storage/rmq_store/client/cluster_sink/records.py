@@ -6,17 +6,19 @@ A record is one message or file, in JSON; offsets are those of the next message:
      "offsets": {"Orders": {"broker-a:0": 23}}, "holders": {...}}
 
 `holders` are the brokers that may have records (`holders`), as its task knew them. Records in a directory have none.
+`left`, if it is there, has queues that the task left out, because their brokers were away: it sends nothing to them.
 
 It is durable before anything is sent, so all rows of the task, whichever attempt sent them, lie behind it. Of several
 records of one task the earliest counts: the lowest offset of each queue, because ends of queues only grow. A topic that
-no record names got no rows. A queue that a record of its topic does not name was added later.
+no record names got no rows. A queue that a record of its topic does not name was added later. One that is only left out
+got no rows, either: its end is recorded before the first row goes there.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from rmq_store.client.cluster_sink.holders import Holders
 from rmq_store.lazy.dataclasses import dataclass
@@ -25,6 +27,8 @@ from rmq_store.protocol.messages import MessageQueue
 _VERSION: Final = 1
 
 Offsets = dict[MessageQueue, int]
+LEFT_OUT: Final = (1 << 63) - 1
+"""In place of the offset of a queue that got nothing: any offset of another attempt is lower, and counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,14 @@ class Record:
     def to_json(self) -> bytes:
         """The text of the record."""
         topics: dict[str, dict[str, int]] = {}
+        left: dict[str, list[str]] = {}
         for queue, offset in sorted(self.offsets.items()):
-            topics.setdefault(queue.topic, {})[f"{queue.broker_name}:{queue.queue_id}"] = offset
-        value = {
+            name = f"{queue.broker_name}:{queue.queue_id}"
+            if offset == LEFT_OUT:
+                left.setdefault(queue.topic, []).append(name)
+            else:
+                topics.setdefault(queue.topic, {})[name] = offset
+        value: dict[str, Any] = {
             "version": _VERSION,
             "write": self.part.write,
             "batch": self.part.batch,
@@ -67,6 +76,8 @@ class Record:
             "attempt": self.attempt,
             "offsets": topics,
         }
+        if left:
+            value["left"] = left
         if self.holders is not None:
             value["holders"] = self.holders.to_value()
         return json.dumps(value, separators=(",", ":")).encode()
@@ -80,13 +91,21 @@ class Record:
                 return None
             part = WritePart(str(found["write"]), int(found["batch"]), int(found["partition"]))
             offsets = {
-                MessageQueue(topic, name.rpartition(":")[0], int(name.rpartition(":")[2])): int(offset)
+                _queue(topic, name): int(offset)
                 for topic, queues in found["offsets"].items()
                 for name, offset in queues.items()
+            }
+            offsets |= {
+                _queue(topic, name): LEFT_OUT for topic, names in found.get("left", {}).items() for name in names
             }
             return cls(part, offsets, str(found.get("attempt", "")), Holders.from_json(text))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+def _queue(topic: str, name: str) -> MessageQueue:
+    broker_name, _, queue_id = name.rpartition(":")
+    return MessageQueue(topic, broker_name, int(queue_id))
 
 
 def earliest(records: Iterable[Record], part: WritePart) -> Offsets:
@@ -125,4 +144,6 @@ def plan(known: Mapping[MessageQueue, int], topic: str, reachable: Mapping[Messa
     if not recorded:
         return Plan({}, {queue: end for queue, (_, end) in reachable.items()})
     added = {queue: begin for queue, (begin, _) in reachable.items() if queue not in recorded}
-    return Plan(recorded | added, added)
+    sent = {queue: offset for queue, offset in recorded.items() if offset != LEFT_OUT}
+    left = {queue: end for queue, (_, end) in reachable.items() if queue in recorded and queue not in sent}
+    return Plan(sent | added, added | left)

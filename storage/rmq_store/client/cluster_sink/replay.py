@@ -1,6 +1,7 @@
 """The replay check of a task: what is recorded before a send, and what is looked for (`records`).
 
-    a topic's first rows, no record of it    its queues' ends are recorded
+    a topic's first rows, no record of it    its queues' ends are recorded; those of brokers that are away are left out,
+                                             and get no rows, if all rows may go elsewhere
     a record of it is there                  this part of the write was tried before: after the settle time all
                                              recorded queues are read, and those that were added since from their start
     a send has an unknown outcome            its queue is read after the settle time
@@ -66,17 +67,26 @@ class ReplayCheck:
         self.found = FoundKeys()
         self.is_repetition = False
 
-    def prepare(self, topic: str, queues: Sequence[MessageQueue], delayed: bool) -> None:
-        """Before the first send to a topic, and before the first delayed one.
+    def prepare(
+        self, topic: str, queues: Sequence[MessageQueue], delayed: bool, *, may_go_elsewhere: bool = False
+    ) -> None:
+        """Before the first send to a topic, and before the first delayed one. `may_go_elsewhere`: no row has a queue of
+        its own, so that brokers which are away are left out (`left_out`).
 
         Raises:
             SendInDoubtError: a recorded queue cannot be read. MQClientError: the record cannot be stored.
         """
         broker_names = {queue.broker_name for queue in queues}
         dead_letters = _dead_letters(topic, broker_names)
-        self._prepare({topic: queues} | dead_letters, per_broker=dead_letters)
+        elsewhere = (topic,) if may_go_elsewhere else ()
+        self._prepare({topic: queues} | dead_letters, per_broker=dead_letters, elsewhere=elsewhere)
         if delayed:
-            self.prepare_delays(broker_names)
+            self.prepare_delays({queue.broker_name for queue in queues if queue not in self.left_out})
+
+    @property
+    def left_out(self) -> Collection[MessageQueue]:
+        """The queues to which nothing may be sent: their brokers were away, and their ends are not recorded."""
+        return self._recorded.left_out
 
     def prepare_delays(self, broker_names: Collection[str]) -> None:
         """Before the first delayed send to brokers. Raises as `prepare`.
@@ -96,11 +106,16 @@ class ReplayCheck:
             self._prepare({PYRMQ_TIMER_TOPIC: queues}, per_broker=_WAITING)
             self._served_brokers.update(served)
 
-    def _prepare(self, queues_of: Mapping[str, Sequence[MessageQueue]], per_broker: Collection[str]) -> None:
+    def _prepare(
+        self,
+        queues_of: Mapping[str, Sequence[MessageQueue]],
+        per_broker: Collection[str],
+        elsewhere: Collection[str] = (),
+    ) -> None:
         """Read and record the queues of topics. A broker that no earlier attempt has recorded for a topic of
         `per_broker` got no rows of it; otherwise its queues were added to the topic since.
         """
-        read = self._recorded.prepare(queues_of, per_broker)
+        read = self._recorded.prepare(queues_of, per_broker, elsewhere=elsewhere)
         if unread := {queue: start for queue, start in read.items() if queue not in self._read_ends}:
             self._read(unread)
 

@@ -87,6 +87,8 @@ class SinkTask:
         self._queues: dict[str, Sequence[MessageQueue]] = {}
         self._prepared: set[str] = set()
         self._rows = 0
+        # Whether rows may have queues of their own.
+        self._names_queues = False
         keys = self._keys = KeyMaker(seed_of([part.write, str(part.batch), str(part.partition)]))
         reading = self._reading = QueueReading(
             cluster, settings.patience_ms, settings.pull_group, option=PATIENCE_OPTION
@@ -102,7 +104,7 @@ class SinkTask:
         unique_ids = UniqueIdGenerator(b"\0" * 4, os.getpid() & 0xFFFF, random.getrandbits(32))
         self._encoder = RowEncoder(settings.encoder, self, keys, unique_ids)
         verifier = None if settings.resend_unknown else self._check
-        self._pipeline = Pipeline(_Masters(cluster), self.queues, settings.pipeline, verifier)
+        self._pipeline = Pipeline(_Masters(cluster), self._open_queues, settings.pipeline, verifier)
         self._maker = ChunkMaker()
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -113,6 +115,10 @@ class SinkTask:
         """
         if not batch.num_rows:
             return
+        columns = batch.schema.names
+        self._names_queues = "shardingKey" in columns or (
+            self._settings.encoder.use_queue_id and "queueId" in columns
+        )
         for rows in self._encoder.encode(batch, self._rows, time.time_ns() // 1_000_000):
             if self._check is not None:
                 self._check.expect_singles(rows)
@@ -154,11 +160,17 @@ class SinkTask:
             if self._check is None:
                 continue
             if topic not in self._prepared:
-                self._check.prepare(topic, queues, delayed)
+                self._check.prepare(topic, queues, delayed, may_go_elsewhere=not self._names_queues)
                 self._prepared.add(topic)
             elif delayed:
-                self._check.prepare_delays({queue.broker_name for queue in queues})
+                self._check.prepare_delays({queue.broker_name for queue in self._open_queues(topic)})
         return None if self._check is None else self._check.found
+
+    def _open_queues(self, topic: str) -> Sequence[MessageQueue]:
+        """Those of `queues` that rows without a queue of their own may go to."""
+        left_out = () if self._check is None else self._check.left_out
+        queues = self.queues(topic)
+        return [queue for queue in queues if queue not in left_out] if left_out else queues
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """As `Targets.queues`. They stay the same for the whole task: only these are recorded.

@@ -13,6 +13,7 @@ from rmq_store.client.delivery.outcome import SendOutcome, verdict_of
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.batches.content_keys import FoundKeys, keys_in_frames
 from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import (
     BrokerAwayError,
     MQBrokerError,
@@ -118,15 +119,20 @@ class QueueReading:
             f"repeated{'' if refusals else f' when it is back. Nobody answered for {self.bound}'}"
         ) from last
 
-    def ranges(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
+    def ranges(
+        self, queues: Collection[MessageQueue], may_miss: Collection[MessageQueue] = ()
+    ) -> dict[MessageQueue, QueueRange]:
         """The ranges of queues, of a slave while a master does not answer: its end is no later. It may begin later than
-        its master, so that a range begins at 0 then. A topic that a broker does not have is empty.
+        its master, so that a range begins at 0 then. A topic that a broker does not have is empty. Queues of `may_miss`
+        are left out while their masters are away, if other masters have told queues of their topic.
 
         Raises:
             SendInDoubtError: a broker refuses, or nobody of a broker answers within the patience.
         """
         until_ms = self._cluster.timer() + self.patience_ms
         ranges: dict[MessageQueue, QueueRange] = {}
+        of_slaves: set[MessageQueue] = set()
+        topics: set[str] = set()
         left: Collection[MessageQueue] = queues
         while left:
             missing: dict[MessageQueue, BrokerError] = {}
@@ -134,13 +140,20 @@ class QueueReading:
                 if one.error is None:
                     limits = one.required()
                     ranges[queue] = limits if one.broker_id == MASTER_ID else QueueRange(0, limits.max_offset)
+                    if one.broker_id == MASTER_ID:
+                        topics.add(queue.topic)
+                    elif queue in may_miss:
+                        of_slaves.add(queue)
                 elif _is_unknown_topic(one.error):
                     ranges[queue] = QueueRange(0, 0)
                 else:
                     missing[queue] = one.error
+            left_out = {queue for queue in missing if queue in may_miss and queue.topic in topics}
+            if left_out == missing.keys() and all(map(is_away, missing.values())):
+                break
             self.await_again(missing, until_ms)
             left = missing
-        return ranges
+        return {queue: found for queue, found in ranges.items() if queue not in of_slaves or queue.topic not in topics}
 
     def begins(self, queues: Collection[MessageQueue], until_ms: float | None = None) -> dict[MessageQueue, int]:
         """The first offsets of queues as their masters know them. A slave that came late begins later, and messages

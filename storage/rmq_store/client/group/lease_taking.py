@@ -103,7 +103,7 @@ class LeaseTaking:
                 self._wait_for_masters(topic, silent_until_s, {**asked.away, **asked.refused})
             else:
                 return Taken(asked, through)
-            # A plan asks a master once. This wait asks it again.
+            # A plan asks a master once; a process that waits asks it again.
             through = self._cluster
 
     def refuse_others(self, topic: str, broker_names: Collection[str], through: Cluster) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 
-from helpers.cluster.simulated import SimulatedCluster
+from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
 from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart
@@ -32,14 +32,16 @@ def brokers() -> Iterator[SimulatedCluster]:
         yield brokers
 
 
-def run(brokers: SimulatedCluster, batch: int, patience_ms: int = 300) -> SinkReport:
+def run(
+    brokers: SimulatedCluster, batch: int, patience_ms: int = 300, rows: pa.RecordBatch = ROWS
+) -> SinkReport:
     settings = SinkSettings(
         EncoderSettings("Orders"), PipelineSettings(away_timeout_ms=patience_ms),
         settle_ms=0, patience_ms=patience_ms,
     )  # fmt: skip
     with Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
         with SinkTask(cluster, settings, WritePart("query/q", batch, 0)) as task:
-            task.write(ROWS)
+            task.write(rows)
             return task.finish()
 
 
@@ -106,3 +108,93 @@ def test_rows_in_doubt_fail_by_name_and_option(brokers: SimulatedCluster) -> Non
     with pytest.raises(SendInDoubtError, match=r"queues of broker-00. are read.*300 ms \(option brokerAwayTimeout\)"):
         run(brokers, 0)
     assert stored(brokers) == 3
+
+
+# -- three masters, of which one is away -------------------------------------------------------------------------------
+
+C = "broker-002"
+OLD = 1_000
+
+
+@pytest.fixture
+def three() -> Iterator[SimulatedCluster]:
+    """The list of brokers with records has all of them. The queue of C has many messages of others."""
+    with SimulatedCluster(3) as brokers:
+        for topic in ("Orders", RECORD_TOPIC):
+            brokers.create_topic(topic, queue_count=1)
+        brokers.brokers[C].queues.topics["Orders"][0].generated = OLD
+        assert run(brokers, 0, 5_000).rows == 3
+        yield brokers
+
+
+def stand_still(broker: SimulatedBroker) -> Callable[[], None]:
+    answers, broker.server.handler = broker.server.handler, lambda connection, request: None
+    return lambda: setattr(broker.server, "handler", answers)
+
+
+def stop(broker: SimulatedBroker) -> Callable[[], None]:
+    broker.stop()
+    return broker.start
+
+
+@pytest.mark.parametrize("goes", [stop, pytest.param(stand_still, marks=pytest.mark.long)])
+def test_a_master_that_is_away_gets_no_new_rows_and_holds_up_nobody(
+    three: SimulatedCluster, goes: Callable[[SimulatedBroker], Callable[[], None]]
+) -> None:
+    """Name servers show it for 30 s, and for 120 s if it stands still."""
+    before, at_c = stored(three), three.brokers[C].queues.topics["Orders"][0].end
+    comes_back = goes(three.brokers[C])
+    for batch in (1, 2, 3):
+        # One that was waited for would use up this time, and end the task.
+        assert run(three, batch, 4_000).rows == 3
+    comes_back()
+    assert (stored(three), three.brokers[C].queues.topics["Orders"][0].end) == (before + 9, at_c)
+    three.brokers[C].calls.clear()
+    again = run(three, 3, 5_000)
+    assert (again.rows, again.skipped, stored(three)) == (0, 3, before + 9)
+    pulls = three.brokers[C].calls[RequestCode.PULL_MESSAGE]
+    assert pulls <= 2, "of records; its old messages are no rows of this task, and are not read"
+
+
+def test_rows_that_a_repetition_sends_to_a_master_that_was_left_out_are_found_there(three: SimulatedCluster) -> None:
+    before = stored(three)
+    comes_back = stop(three.brokers[C])
+    assert run(three, 1, 5_000, ROWS.slice(0, 1)).rows == 1
+    comes_back()
+    for name in (A, B):
+        three.brokers[name].refuse(RequestCode.SEND_BATCH_MESSAGE, 2)
+    at_c = three.brokers[C].queues.topics["Orders"][0].end
+    report = run(three, 1, 20_000)
+    assert (report.rows, report.skipped, three.brokers[C].queues.topics["Orders"][0].end) == (2, 1, at_c + 2)
+    for name in (A, B):
+        three.brokers[name]._refusals.clear()
+    comes_back = stop(three.brokers[C])
+    with pytest.raises(SendInDoubtError, match=rf"{C}.*option brokerAwayTimeout"):
+        run(three, 1)
+    comes_back()
+    again = run(three, 1, 5_000)
+    assert (again.rows, again.skipped, stored(three)) == (0, 3, before + 3)
+
+
+def test_rows_with_queues_of_their_own_wait_for_every_master(three: SimulatedCluster) -> None:
+    stop(three.brokers[C])
+    keyed = pa.RecordBatch.from_pydict({"body": [b"a", b"b"], "shardingKey": ["x", "y"]})
+    with pytest.raises(SendInDoubtError, match=rf"{C}.*300 ms \(option brokerAwayTimeout\)"):
+        run(three, 1, rows=keyed)
+
+
+def test_batches_are_stored_once_though_two_of_three_masters_were_killed_in_turn(three: SimulatedCluster) -> None:
+    before = stored(three)
+    stop_c = stop(three.brokers[C])
+    assert run(three, 1, 5_000).rows == 3
+    stop_c()
+    for name in (A, B):
+        comes_back = stop(three.brokers[name])
+        try:
+            found = run(three, 1, 1_000)
+            assert (found.rows, found.skipped) == (0, 3)
+        except SendInDoubtError:
+            pass  # it has recorded queues
+        comes_back()
+        assert stored(three) == before + 3, "never new"
+    assert (run(three, 1, 5_000).skipped, stored(three)) == (3, before + 3)

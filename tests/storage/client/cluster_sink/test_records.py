@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from rmq_store.client.cluster_sink.record_directory import RecordDirectory
-from rmq_store.client.cluster_sink.records import Plan, Record, WritePart, earliest, plan
+from rmq_store.client.cluster_sink.records import LEFT_OUT, Plan, Record, WritePart, earliest, plan
 from rmq_store.errors import UsageError
 from rmq_store.protocol.messages import MessageQueue
 
@@ -72,3 +73,23 @@ def test_records_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="markerPath"):
         RecordDirectory(str(tmp_path / "file")).add(Record(PART, {}))
+
+
+def test_a_record_names_the_queues_that_its_task_left_out() -> None:
+    record = Record(PART, {A: 5, B: LEFT_OUT})
+    text = record.to_json()
+    assert json.loads(text)["offsets"] == {"Orders": {"broker-a:0": 5}}, "an earlier version reads b from its start"
+    assert json.loads(text)["left"] == {"Orders": ["b:c:0"]} and Record.from_json(text) == record
+
+
+def test_a_queue_that_was_left_out_is_recorded_and_not_read() -> None:
+    known = {A: 15, B: LEFT_OUT}
+    assert plan(known, "Orders", REACHABLE) == Plan({A: 15}, {B: 30})
+    assert plan(known, "Orders", {A: (2, 20)}) == Plan({A: 15}, {})
+
+
+def test_a_queue_that_one_attempt_left_out_is_read_from_the_record_of_another_one() -> None:
+    records = [Record(PART, {A: 15, B: LEFT_OUT}), Record(PART, {B: 22})]
+    for order in (records, records[::-1]):
+        assert earliest(order, PART) == {A: 15, B: 22}
+    assert plan(earliest(records, PART), "Orders", REACHABLE) == Plan({A: 15, B: 22}, {})
