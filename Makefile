@@ -15,6 +15,8 @@ IN_ANY_CLONE := not slow and not compat and not compat_stores and not cluster an
 COMPAT := tests/compat
 CLUSTER := tests/cluster
 INTEROP := tests/interop
+# None of their tests runs in any clone: three processes need not import them.
+ELSEWHERE := $(addprefix --ignore=,$(COMPAT) $(CLUSTER) $(INTEROP))
 KAFKA_VERSIONS := 2.8.2 3.6.2 3.9.1 4.3.0
 KAFKA_TESTS := tests/storage/bridge tests/storage/cli tests/test_kafka_server.py
 HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge
@@ -58,10 +60,10 @@ cluster-demo: java $(STAMP) ## show a stream over real brokers, and the death of
 	@$(PY) examples/cluster_demo.py
 
 test: spark-classes ## run the tests (less than ten minutes)
-	@$(PY) -m pytest $(IN_PARALLEL) -m "not long and $(IN_ANY_CLONE)" $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "not long and $(IN_ANY_CLONE)" $(ELSEWHERE) $(PYTEST_ARGS)
 
 test-long: spark-classes ## run those that kill processes, read stores of many brokers, or keep Spark busy; part of CI (minutes)
-	@$(PY) -m pytest $(IN_PARALLEL) -m "long and $(IN_ANY_CLONE)" $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "long and $(IN_ANY_CLONE)" $(ELSEWHERE) $(PYTEST_ARGS)
 
 slow: spark-classes ## run the tests that `make test` leaves out because they take long
 	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not cluster and not harness and not interop" -o timeout=600 $(PYTEST_ARGS)

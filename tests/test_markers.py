@@ -58,8 +58,17 @@ def test_all_tests_of_a_marker_are_in_the_directories_that_the_makefile_names(ma
 
 
 def test_each_directory_of_the_makefile_is_used_by_its_target() -> None:
-    for name, targets in (("HARNESS", 2), ("COMPAT", 1), ("CLUSTER", 2), ("INTEROP", 1)):
+    for name, targets in (("HARNESS", 2), ("COMPAT", 2), ("CLUSTER", 3), ("INTEROP", 2)):
         assert MAKEFILE.count(f"$({name})") == targets
+
+
+def test_no_test_of_the_default_run_is_in_a_directory_that_it_ignores() -> None:
+    """To import those takes each of its processes seconds."""
+    assert MAKEFILE.count("$(ELSEWHERE)") == 2
+    (marks,) = re.findall(r"^IN_ANY_CLONE := (.+)$", MAKEFILE, re.MULTILINE)
+    for place in (place for name in ("COMPAT", "CLUSTER", "INTEROP") for place in directories(name)):
+        for_all = re.findall(r"item\.add_marker\(pytest\.mark\.(\w+)\)", (place / "conftest.py").read_text("utf-8"))
+        assert for_all and all(f"not {name}" in marks for name in for_all)
 
 
 def of_a_released_kafka() -> dict[Path, str]:

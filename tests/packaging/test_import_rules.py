@@ -77,19 +77,6 @@ def at_import_time(tree: ast.AST) -> Iterator[ast.stmt]:
         yield from at_import_time(node)
 
 
-def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
-    """As `ast.walk`, in another order and in half the time: without operators, or a generator for each node."""
-    left = [tree]
-    while left:
-        node = left.pop()
-        yield node
-        for value in vars(node).values():
-            if type(value) is list:
-                left += [one for one in value if isinstance(one, ast.AST)]
-            elif isinstance(value, ast.expr | ast.stmt | ast.arguments):
-                left.append(value)
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """What the rules ask of one module. Targets of imports are absolute: relative ones and `from package import module`
@@ -115,10 +102,9 @@ def read(name: str, path: Path) -> Source:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     loads = [target for node in at_import_time(tree) for target, _ in imported_by(node, package)]
     source = Source([], loads, [], [], [])
-    for node in nodes_of(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            source.imports.extend(imported_by(node, package))
-        elif isinstance(node, ast.Call):
+    for node in ast.walk(tree):
+        source.imports.extend(imported_by(node, package))
+        if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in NO_CALL:
                 source.calls.append((node.func.id, node.lineno))
             made = getattr(node.func, "id", None) or getattr(node.func, "attr", "")

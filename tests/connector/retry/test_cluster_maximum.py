@@ -108,6 +108,12 @@ def test_a_group_counts_as_read_while_no_name_server_answers_or_shows_a_broker(b
     assert location.is_consuming("g")
 
 
+def test_a_name_server_that_refuses_for_another_reason_is_no_sign_of_a_reader(brokers: SimulatedCluster) -> None:
+    brokers.refuse(RequestCode.GET_BROKER_CLUSTER_INFO, 16)
+    with pytest.raises(MQBrokerError, match="CODE: 16"):
+        place_of(brokers).location.is_consuming("g")
+
+
 def test_a_broker_that_stands_still_keeps_no_batch_waiting(brokers: SimulatedCluster) -> None:
     first, second = brokers.brokers.values()
 
@@ -141,6 +147,14 @@ def test_consume_fails_by_name_when_the_bound_is_over(brokers: SimulatedCluster)
         broker.refuse(SETTINGS, 2)
     with pytest.raises(MQBrokerError, match="BROKER: broker-00"):
         consumer_of(brokers, "1ms")._group_maximum()
+
+
+def test_consume_waits_for_no_broker_that_refuses(brokers: SimulatedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for broker in brokers.brokers.values():
+        broker.refuse(SETTINGS, 1)
+    monkeypatch.setattr(batch_consumer, "sleep", lambda _: pytest.fail("it will not tell it later, either"))
+    with pytest.raises(MQBrokerError, match="CODE: 1"):
+        consumer_of(brokers, "1m")._group_maximum()
 
 
 def test_brokers_of_both_versions_refuse_for_want_of_rights() -> None:

@@ -15,10 +15,11 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
 
+from rmq_store.backoff import Backoff
 from rmq_store.cli import commands
 from rmq_store.cli.outbox import resend_list
 from rmq_store.reliable import Tables, open_engine
-from rmq_store.reliable.database import leases, manual_list
+from rmq_store.reliable.database import leases, manual_list, transact
 from rmq_store.reliable.operator import stub_status
 
 from .changing import NOW_MS
@@ -352,8 +353,9 @@ def test_the_consumers_database_may_be_another_one(
 
 
 def test_a_list_goes_on_without_an_inbox_that_does_not_answer(
-    resend: Resend, engine: sa.Engine, tables: Tables, tmp_path: Path
+    resend: Resend, engine: sa.Engine, tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transact, "PAUSES", Backoff(1, 1))
     from rmq_store.reliable.relay.inboxes import Inboxes
 
     insert_stub(engine, tables, "A1", "cg", "audit", **sent(3))

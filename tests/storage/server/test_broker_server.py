@@ -112,9 +112,10 @@ def test_a_torn_batch_is_refused_and_nothing_is_stored(cluster: Cluster, server:
 def test_a_consumer_gets_failed_messages_again_and_commits(place: str, server: BrokerServer) -> None:
     got: list[MessageExt] = []
 
-    def listen(messages: list[MessageExt], _: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+    def listen(messages: list[MessageExt], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
         got.extend(messages)
         failed = any(one.body == b"1" and one.reconsume_times == 0 for one in messages)
+        context.delay_level_when_next_consume = 1  # a second; the broker would choose ten
         return ConsumeConcurrentlyStatus.RECONSUME_LATER if failed else ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
     with Producer("pg", place, config=PATIENT) as producer:

@@ -12,8 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from rmq_store import Message
+from rmq_store.backoff import Backoff
 from rmq_store.client import RemotingTimeoutError
 from rmq_store.reliable import Tables, open_engine
+from rmq_store.reliable.database import transact
 from rmq_store.reliable.database.manual_list import ManualEntry
 from rmq_store.reliable.relay import resending
 from rmq_store.reliable.relay.relay_report import RelayReport
@@ -222,10 +224,10 @@ def test_inboxes_may_be_in_other_databases(world: World, tmp_path: Path) -> None
     elsewhere.dispose()
 
 
-@pytest.mark.long
 def test_an_inbox_that_cannot_be_read_holds_its_messages_up_and_no_others(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transact, "PAUSES", Backoff(1, 1))
     away = open_engine(f"sqlite:///{tmp_path}/missing/mail.db")
     mail, stock = (sent(world, groups=(group,))[0] for group in ("mail", "stock"))
     high_water(world, mail, group="mail")
