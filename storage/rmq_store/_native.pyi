@@ -444,3 +444,14 @@ def keys_in_frames(data: Bytes, positions: Int64, tag: bytes, keys: Bytes, check
     32 upper-case hex digits and begins with the bytes `tag`: the key, the CRC of the body above its length, and which
     of the positions. How many that are. IndexError: a row is no frame.
     """
+
+def take_pull_answers(
+    data: bytes | bytearray | memoryview,
+    position: int,
+    wanted: set[int],
+    taken: list[tuple[int, tuple[int, int, int, int, int, bytes, str]]],
+) -> int:
+    """Append to `taken` the usual answers to pulls that lie one behind another from `position` on, whole and with an
+    opaque that is `wanted`: the opaque, and the fields of `rmq_store.protocol.wire.pull_answers.PullAnswer`. Where the
+    first frame begins that is another one, or not all there.
+    """

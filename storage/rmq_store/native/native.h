@@ -30,6 +30,7 @@ extern PyMethodDef message_methods[];
 extern PyMethodDef message_object_methods[];
 extern PyMethodDef one_message_methods[];
 extern PyMethodDef property_methods[];
+extern PyMethodDef pull_answer_methods[];
 extern PyMethodDef queue_frame_methods[];
 extern PyMethodDef record_reader_methods[];
 extern PyMethodDef record_writer_methods[];

@@ -39,9 +39,10 @@ from rmq_store.protocol.errors import (
 )
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.pull_answers import PullAnswer
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pull_checks import check_dense, cut_filtered, hole
-from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullAnswer, PullFilter, PullRequests, answer_of
+from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter, PullRequests, answer_of
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.transport.calls import Arrivals, Call
@@ -282,7 +283,7 @@ class _RangeReader:
     def _look_at(self, slot: _PullSlot) -> None:
         """Take an answer that is there, unless it is a failure: the lane's turn will come."""
         outcome = None if slot.call is None else slot.call.outcome
-        if isinstance(outcome, RemotingCommand) and outcome.code == ResponseCode.SUCCESS:
+        if isinstance(outcome, RemotingCommand | PullAnswer) and outcome.code == ResponseCode.SUCCESS:
             answer = answer_of(outcome, self._queue.broker_name)
             if self._moves_on(answer, slot):
                 self._take(slot, answer)
@@ -297,7 +298,7 @@ class _RangeReader:
         assert slot.call is not None
         self._arrivals.wait(slot.call)
         try:
-            self._take(slot, answer_of(slot.call.answer(), self._queue.broker_name))
+            self._take(slot, answer_of(slot.call.pulled(), self._queue.broker_name))
             return
         except MQBrokerError as error:
             slot.call = None

@@ -21,6 +21,7 @@ from rmq_store.files.locks.guard import Condition
 from rmq_store.protocol.errors import RemotingCommandError, RemotingError, RemotingTooMuchRequestError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder
+from rmq_store.protocol.wire.pull_answers import PullAnswer, PullTaker
 from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.connector import reason_of
 from rmq_store.remoting.transport.secrets import Credentials
@@ -51,11 +52,14 @@ class _Frame:
 
 
 class Received(NamedTuple):
-    """The commands of one read, and why the connection cannot go on ("": it can)."""
+    """The commands of one read, and why the connection cannot go on ("": it can). `pulled`: opaques with answers to
+    pulls that became no commands.
+    """
 
     commands: list[RemotingCommand]
     failure: str
     broke_protocol: bool = False
+    pulled: Sequence[tuple[int, PullAnswer]] = ()
 
 
 class Connection:
@@ -84,7 +88,8 @@ class Connection:
         self._waiting_bytes = 0
         self._pending: dict[int, Call] = {}
         self._last_opaque = 0
-        self._decoder = FrameDecoder()
+        self._pulls = PullTaker()
+        self._decoder = FrameDecoder(take=self._pulls.take)
 
     # -- callers
 
@@ -121,6 +126,8 @@ class Connection:
                     failed.append((call, error))
                     continue
                 self._pending[call.opaque] = call
+                if call.takes_pulls:
+                    self._pulls.wanted.add(call.opaque)
                 call.sent_at = now
                 self.next_deadline = min(self.next_deadline, call.deadline)
                 self._frames.append(frame)
@@ -231,10 +238,12 @@ class Connection:
         if room is None:
             return self._read_into(buffer, self._decoder.feed)
         received = self._read_into(room, lambda data: self._decoder.fill(len(data)))
-        if received.failure or not received.commands:
+        if received.failure or not (received.commands or received.pulled):
             return received
         more = self._read_into(buffer, self._decoder.feed)
-        return Received(received.commands + more.commands, more.failure, more.broke_protocol)
+        return Received(
+            received.commands + more.commands, more.failure, more.broke_protocol, [*received.pulled, *more.pulled]
+        )
 
     def _read_into(self, buffer: memoryview, decode: Callable[[memoryview], list[RemotingCommand]]) -> Received:
         with self._lock:
@@ -254,9 +263,9 @@ class Connection:
         try:
             commands = decode(buffer[:size])
         except RemotingError as error:
-            return Received([], str(error), broke_protocol=True)
+            return Received([], str(error), True, self._pulls.taken())
         failure = self._decoder.failure
-        return Received(commands, str(failure or ""), failure is not None)
+        return Received(commands, str(failure or ""), failure is not None, self._pulls.taken())
 
     def has_unread(self) -> bool:
         """Whether TLS holds bytes that the operating system no longer announces."""
@@ -268,6 +277,7 @@ class Connection:
 
     def take(self, opaque: int) -> Call | None:
         """Return the call that an answer belongs to, which no longer waits; None if none does."""
+        self._pulls.wanted.discard(opaque)
         return self._pending.pop(opaque, None)
 
     def leave(self) -> None:
@@ -292,7 +302,7 @@ class Connection:
             waiting = list(self._pending.values())
             late = [call for call in waiting if call.deadline <= now]
             for call in late:
-                self._pending.pop(call.opaque, None)
+                self.take(call.opaque)
             self._drop_unsent(late)
             self.next_deadline = min((call.deadline for call in waiting if call.deadline > now), default=float("inf"))
             silent = self.state is not State.CONNECTING and any(
@@ -314,6 +324,7 @@ class Connection:
             self.state = State.CLOSED
             calls = list(self._pending.values())
             self._pending.clear()
+            self._pulls.wanted.clear()
             self._frames.clear()
             self._waiting_bytes = 0
             self._lock.notify_all()

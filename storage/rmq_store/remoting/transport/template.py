@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.wire import json_header
 from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 from rmq_store.protocol.wire.frames import framed
 
 
 class RequestTemplate:
-    """`command` has all other fields, a JSON header and no body; the fields `varying` get whole numbers."""
+    """`command` has all other fields, a JSON header and no body; the fields `varying` get whole numbers.
 
-    def __init__(self, command: RemotingCommand, varying: Sequence[str]) -> None:
+    `takes_pulls`: the requests are pulls, and what comes may be a PullAnswer instead of a command.
+    """
+
+    def __init__(self, command: RemotingCommand, varying: Sequence[str], *, takes_pulls: bool = False) -> None:
         assert command.serialize_type is SerializeType.JSON and not command.body
         self.command = command
         self.varying = tuple(varying)
+        self.takes_pulls = takes_pulls
         self.header = json_header.template(command, varying)
 
     def request(self, *numbers: int) -> TemplateRequest:
@@ -25,8 +29,7 @@ class RequestTemplate:
         return TemplateRequest(self, numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateRequest:
+class TemplateRequest(NamedTuple):
     """One request of a template; twice as cheap to send as its command, if it carries no signature."""
 
     template: RequestTemplate
