@@ -63,7 +63,7 @@ static int add_parts(PyObject *module)
                             encoder_methods, file_methods, frame_methods, host_methods, index_methods,
                             message_batch_methods, message_methods, message_object_methods, one_message_methods,
                             patch_methods, property_methods, pull_answer_methods, queue_frame_methods,
-                            record_reader_methods, record_writer_methods, slice_methods, text_methods, walk_methods};
+                            record_reader_methods, record_writer_methods, request_methods, slice_methods, text_methods, walk_methods};
     for (size_t part = 0; part < sizeof parts / sizeof parts[0]; part++)
         if (PyModule_AddFunctions(module, parts[part]) < 0)
             return -1;

@@ -34,6 +34,7 @@ extern PyMethodDef pull_answer_methods[];
 extern PyMethodDef queue_frame_methods[];
 extern PyMethodDef record_reader_methods[];
 extern PyMethodDef record_writer_methods[];
+extern PyMethodDef request_methods[];
 extern PyMethodDef slice_methods[];
 extern PyMethodDef encoder_methods[];
 extern PyMethodDef patch_methods[];

@@ -118,18 +118,20 @@ class Call:
 
 
 class Arrivals:
-    """Lets one thread wait for its calls: it is woken once for all answers that come together."""
+    """Lets one thread wait for its calls, one after the other: the end of another one does not wake it."""
 
     def __init__(self) -> None:
         self._arrived = Event()
+        self._awaited: Call | None = None
 
-    def notice(self, _: Call) -> None:
+    def notice(self, call: Call) -> None:
         """A call has ended: the `done` of each call that is waited for."""
-        if not self._arrived.is_set():
+        if call is self._awaited:
             self._arrived.set()
 
     def wait(self, call: Call) -> None:
         """Return when a call has ended; at its deadline the I/O loop ends it, or this."""
+        self._awaited = call
         while call.outcome is None:
             self._arrived.clear()
             # Only what ends from here on sets it again.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from rmq_store.format.bytes import native
 from rmq_store.protocol.wire import json_header
 from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 from rmq_store.protocol.wire.frames import framed
@@ -22,11 +23,23 @@ class RequestTemplate:
         self.command = command
         self.varying = tuple(varying)
         self.takes_pulls = takes_pulls
-        self.header = json_header.template(command, varying)
+        self._parts = json_header.template(command, varying)
+        self._header = b"%d".join([part.replace(b"%", b"%%") for part in self._parts])
 
     def request(self, *numbers: int) -> TemplateRequest:
         """Return the request with a number for each field of `varying`."""
         return TemplateRequest(self, numbers)
+
+    def frames(self, rows: list[tuple[int, ...]]) -> bytes:
+        """Return the frames of requests, one behind another: of each the numbers, and its opaque.
+
+        Raises:
+            RemotingCommandError: a frame is too large.
+        """
+        made = native.functions.request_frames(self._parts, rows) if native.LOADED else None
+        if made is None:
+            made = b"".join([framed(SerializeType.JSON, self._header % row, b"", self.command.code) for row in rows])
+        return made
 
 
 class TemplateRequest(NamedTuple):
@@ -56,4 +69,4 @@ class TemplateRequest(NamedTuple):
         Raises:
             RemotingCommandError: the frame is too large.
         """
-        return framed(SerializeType.JSON, self.template.header % (*self.numbers, opaque), b"", self.code)
+        return self.template.frames([(*self.numbers, opaque)])
