@@ -130,6 +130,10 @@ UNUSUAL = {
     "another member": json_frame(json.dumps(JSON | {"more": 1}, separators=(",", ":"))),
     "null": json_frame(json.dumps(JSON | {"language": None}, separators=(",", ":"))),
     "a member twice": json_frame(answer()[8:-6].decode().replace('"code":0,', '"code":0,"code":2,')),
+    "fields twice": json_frame(answer()[8:-6].decode().replace('"flag"', '"extFields":{"n":"1"},"flag"')),
+    "a text that ends in the body": answer(kind=SerializeType.ROCKETMQ, fields=FIELDS | {"z": "1"}).replace(
+        b"\0\0\0\x011frames", b"\0\0\0\x051frames"
+    ),
     "a field twice": json_frame(answer()[8:-6].decode().replace('"minOffset":"3"', '"minOffset":"3","minOffset":"4"')),
     "an escape": json_frame(answer()[8:-6].decode().replace("minOffset", "min\\u004fffset")),
     "leading zero": json_frame(answer()[8:-6].decode().replace('"opaque":7', '"opaque":07')),
