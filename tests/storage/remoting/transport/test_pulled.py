@@ -57,6 +57,11 @@ def expected(offset: int, body: bytes | None = None) -> PullAnswer:
     return PullAnswer(0, offset + 32, 0, 77, 1, b"%d" % offset if body is None else body, "FOUND")
 
 
+def nobody_is_awaited(client: RemotingClient) -> bool:
+    """Whether the connections of the client have forgotten the opaques of its pulls."""
+    return not any(made._pulls.wanted for made in client._loops[os.getpid()]._all)
+
+
 @pytest.mark.parametrize("bytewise", [False, True])
 def test_a_round_of_pulls_gets_its_answers(serve: Serve, connect: Connect, kind: type, bytewise: bool) -> None:
     server, client = serve(echo, bytewise=bytewise), connect()
@@ -85,6 +90,7 @@ def test_other_codes_and_other_calls_get_commands_between_them(serve: Serve, con
     calls = pulled(client, server.address, list(range(30)))
     assert [type(call.outcome) for call in calls] == [RemotingCommand, kind, kind] * 10
     assert [call.pulled().code for call in calls] == [19, 0, 0] * 10
+    assert nobody_is_awaited(client)
     # A pull of who wants a command gets one, though its answer is usual.
     answer = client.call(server.address, TEMPLATE.request(4, 32).command(), 30_000)
     assert answer.body == b"4" and answer.came_from == server.address
@@ -110,7 +116,7 @@ def test_answers_before_bytes_that_are_no_frame_are_taken(serve: Serve, connect:
     assert answers([first]) == [expected(0)]
     with pytest.raises(RemotingError, match="bad lengths"):
         second.pulled()
-    assert not any(made._pulls.wanted for made in client._loops[os.getpid()]._all)
+    assert nobody_is_awaited(client)
 
 
 def test_an_answer_after_its_time_is_nobodys(serve: Serve, connect: Connect) -> None:
@@ -133,6 +139,7 @@ def test_an_answer_after_its_time_is_nobodys(serve: Serve, connect: Connect) -> 
     server.connections[0].send(found(held[0]))
     assert answers(pulled(client, server.address, [3])) == [expected(3)]
     assert (client.counters().unknown_answers, server.accepted) == (2, 1)
+    assert nobody_is_awaited(client)
 
 
 def test_a_round_that_cannot_be_written_fails_as_a_whole_without_a_byte_sent(connect: Connect) -> None:
