@@ -338,6 +338,13 @@ def walk_frames(
     `base_offset` a frame may have any commit-log offset.
     """
 
+def walk_queue_frames(
+    data: Bytes | bytes, queue_id: int, first_queue_offset: int, positions: Int64, sizes: Int64
+) -> int:
+    """As `walk_frames` over all of the data, whose frames come from anywhere in a log: those that are of this queue,
+    and have the queue offsets that follow `first_queue_offset` without a gap. ValueError: it is below 0.
+    """
+
 def whole_frames(
     data: bytes | mmap.mmap, base_offset: int, entries: bytes, queue_id: int, queue_offset: int, bytes_max: int
 ) -> bytes | None:
@@ -443,4 +450,20 @@ def keys_in_frames(data: Bytes, positions: Int64, tag: bytes, keys: Bytes, check
     """Into `keys` (16 * n), `checks` (n,) and `rows` (n,): of the frames at `positions` (n,) whose first UNIQ_KEY has
     32 upper-case hex digits and begins with the bytes `tag`: the key, the CRC of the body above its length, and which
     of the positions. How many that are. IndexError: a row is no frame.
+    """
+
+def take_pull_answers(
+    data: bytes | bytearray | memoryview,
+    position: int,
+    wanted: set[int],
+    taken: list[tuple[int, tuple[int, int, int, int, int, bytes, str]]],
+) -> int:
+    """Append to `taken` the usual answers to pulls that lie one behind another from `position` on, whole and with an
+    opaque that is `wanted`: the opaque, and the fields of `rmq_store.protocol.wire.pull_answers.PullAnswer`. Where the
+    first frame begins that is another one, or not all there.
+    """
+
+def request_frames(parts: tuple[bytes, ...], rows: list[tuple[int, ...]]) -> bytes | None:
+    """The frames of requests with JSON headers, one behind another: the n + 1 `parts` of the header, and between them
+    the n numbers of each row. None: left to Python, a number is larger than 64 bits, or a frame might be too large.
     """

@@ -25,6 +25,7 @@ from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingEr
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.pull_answers import PullAnswer
 from rmq_store.remoting.admin.required_brokers import (
     brokers_away,
     parse_broker_names,
@@ -44,7 +45,6 @@ from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.cluster.offsets import gather_ranges, search_offsets
 from rmq_store.remoting.cluster.pull_request import (
     SQL92,
-    PullAnswer,
     PullFilter,
     PullRequests,
     answer_of,

@@ -61,8 +61,9 @@ from rmq_store.protocol.bodies.groups import ConsumeStats
 from rmq_store.protocol.bodies.routes import KVTable, TopicRouteData
 from rmq_store.protocol.bodies.topics import TopicStatsTable
 from rmq_store.protocol.errors import RemotingCommandError
-from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
+from rmq_store.protocol.wire.command import RESPONSE_FLAG, RemotingCommand, SerializeType
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
+from rmq_store.protocol.wire.pull_answers import PullAnswer, PullTaker
 from rmq_store.protocol.wire.signature import signature_of
 from rmq_store.server.requests.request_table import REQUESTS
 
@@ -518,6 +519,52 @@ def remoting_seeds() -> list[bytes]:
     return seeds
 
 
+def run_pull_answers(data: bytes) -> None:
+    """Answers that the extension takes from a buffer are those of the decoder, in its order; it leaves all others."""
+    plain, taker = FrameDecoder(), PullTaker()
+    taker.wanted = set(range(8))
+    taking = FrameDecoder(take=taker.take)
+    expected, commands = _fed(plain, data), _fed(taking, data)
+    assert str(taking.failure) == str(plain.failure)
+    taken = taker.taken()
+    for command in expected:
+        if taken and _is_pulled(command, *taken[0]):
+            assert command.is_response and command.body
+            taken.pop(0)
+        else:
+            assert commands.pop(0) == command
+    assert not taken and not commands
+    plain.finish()
+
+
+def _is_pulled(command: RemotingCommand, opaque: int, answer: PullAnswer) -> bool:
+    try:
+        return command.opaque == opaque and PullAnswer.of(command) == answer
+    except RemotingCommandError:
+        return False
+
+
+def _fed(decoder: FrameDecoder, data: bytes) -> list[RemotingCommand]:
+    """The commands before a bad frame, if there is one."""
+    with contextlib.suppress(RemotingCommandError):
+        return decoder.feed(data)
+    return []
+
+
+def pull_answer_seeds() -> list[bytes]:
+    fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "64", "minOffset": "3", "maxOffset": "900719925474099"}
+    later = {"topicSysFlag": "0", "groupSysFlag": "0", "offsetDelta": "0", "forbiddenType": "0"}
+    return [
+        b"".join(
+            encode_command(RemotingCommand(
+                0, {**fields, **more}, b"frames", opaque, RESPONSE_FLAG, "FOUND", serialize_type=kind
+            ))
+            for opaque, more in enumerate((later, {}, {"traffic": "a b"}))
+        )
+        for kind in SerializeType
+    ]  # fmt: skip
+
+
 def run_java_json(data: bytes) -> None:
     """The first byte says which body the rest is."""
     kind, data = BODIES[(data[0] if data else 0) % len(BODIES)], data[1:]
@@ -597,6 +644,7 @@ TARGETS = tuple(
         ("staged", staged_seeds, run_staged),
         ("pop_journal", journal_seeds, run_pop_journal),
         ("remoting", remoting_seeds, run_remoting),
+        ("pull_answers", pull_answer_seeds, run_pull_answers),
         ("java_json", java_json_seeds, run_java_json),
         ("server", server_seeds, run_server),
         ("receipt_handle", lambda: [b"5 1700000000000 60000 1 0 broker-a 3 5 1234"], run_receipt_handle),

@@ -39,12 +39,10 @@ static int has_crc(const uint8_t *frame, const uint8_t *tail)
 }
 
 /* Whether the frame of `size` bytes at `position` is one that `check_frame` calls a message, if it must know its own
-   offset (unless `base` is null), and must have a CRC property if `must_have_crc`. */
+   offset (unless `base` is null), and must have a CRC property if `must_have_crc`. Its fields, if it is one. */
 static int is_sound(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base,
-                    int must_have_crc)
+                    int must_have_crc, int32_t narrow[NARROW_FIELDS], int64_t wide[WIDE_FIELDS])
 {
-    int32_t narrow[NARROW_FIELDS];
-    int64_t wide[WIDE_FIELDS];
     if (!read_frame(data, count, position, size, base, narrow, wide, 0, 1))
         return 0;
     const uint8_t *body = data + wide[BODY_START];
@@ -66,6 +64,40 @@ PREFETCHING send_for(const uint8_t *next, const uint8_t *end)
         PREFETCH(next);
 }
 
+/* What each frame must be, beside sound: at its place of a log, or of a queue. */
+typedef struct {
+    const int64_t *base;        /* null: anywhere in a log */
+    int64_t crc_position;       /* from there on with a CRC property */
+    int in_queue;
+    int32_t queue_id;
+    int64_t first_queue_offset; /* of the first frame; those behind it follow without a gap */
+} Demand;
+
+/* How many frames lie one behind another from `position` up to `stop`, as far as there is room for. */
+static Py_ssize_t walk(const Items *data, int64_t position, int64_t stop, const Demand *demand, const Items *positions,
+                       const Items *sizes)
+{
+    const uint8_t *bytes = data->view.buf;
+    int32_t narrow[NARROW_FIELDS];
+    int64_t wide[WIDE_FIELDS];
+    Py_ssize_t row = 0;
+    while (row < positions->count && 0 <= position && position < stop && position <= data->count - 4) {
+        int64_t size = (int32_t)word_at(bytes + position);
+        if (size > 0 && size < data->count - position)
+            send_for(bytes + position + size, bytes + data->count);
+        if (!is_sound(bytes, data->count, position, size, demand->base, demand->crc_position <= position, narrow, wide))
+            break;
+        /* Not the sum of both: it can overflow. */
+        if (demand->in_queue
+            && (narrow[QUEUE_ID] != demand->queue_id || wide[QUEUE_OFFSET] - demand->first_queue_offset != row))
+            break;
+        ((int64_t *)positions->view.buf)[row] = position;
+        ((int64_t *)sizes->view.buf)[row++] = size;
+        position += size;
+    }
+    return row;
+}
+
 static PyObject *walk_frames(PyObject *module, PyObject *arguments)
 {
     PyObject *given[4], *result = NULL;
@@ -80,20 +112,40 @@ static PyObject *walk_frames(PyObject *module, PyObject *arguments)
     if (!take_items(&data, given[0], 1, READ_ITEMS, "data") || !take_items(&positions, given[1], 8, WRITE_ITEMS, "positions")
         || !take_n_items(&sizes, given[2], 8, WRITE_ITEMS, "sizes", positions.count))
         goto done;
-    const uint8_t *bytes = data.view.buf;
-    Py_ssize_t row = 0;
+    Demand demand = {given[3] == Py_None ? NULL : &base, crc_position, 0, 0, 0};
+    Py_ssize_t row;
     Py_BEGIN_ALLOW_THREADS
-    while (row < positions.count && 0 <= position && position < stop && position <= data.count - 4) {
-        int64_t size = (int32_t)word_at(bytes + position);
-        if (size > 0 && size < data.count - position)
-            send_for(bytes + position + size, bytes + data.count);
-        if (!is_sound(bytes, data.count, position, size, given[3] == Py_None ? NULL : &base,
-                      crc_position <= position))
-            break;
-        ((int64_t *)positions.view.buf)[row] = position;
-        ((int64_t *)sizes.view.buf)[row++] = size;
-        position += size;
+    row = walk(&data, position, stop, &demand, &positions, &sizes);
+    Py_END_ALLOW_THREADS
+    result = PyLong_FromSsize_t(row);
+done:
+    release_items(&data);
+    release_items(&positions);
+    release_items(&sizes);
+    return result;
+}
+
+static PyObject *walk_queue_frames(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[3], *result = NULL;
+    Items data = {0}, positions = {0}, sizes = {0};
+    long long first_queue_offset;
+    int queue_id;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OiLOO:walk_queue_frames", &given[0], &queue_id, &first_queue_offset, &given[1],
+                          &given[2]))
+        return NULL;
+    if (first_queue_offset < 0) {
+        PyErr_SetString(PyExc_ValueError, "a queue offset below 0");
+        return NULL;
     }
+    if (!take_items(&data, given[0], 1, READ_ITEMS, "data") || !take_items(&positions, given[1], 8, WRITE_ITEMS, "positions")
+        || !take_n_items(&sizes, given[2], 8, WRITE_ITEMS, "sizes", positions.count))
+        goto done;
+    Demand demand = {NULL, INT64_MAX, 1, queue_id, first_queue_offset};
+    Py_ssize_t row;
+    Py_BEGIN_ALLOW_THREADS
+    row = walk(&data, 0, data.count, &demand, &positions, &sizes);
     Py_END_ALLOW_THREADS
     result = PyLong_FromSsize_t(row);
 done:
@@ -105,5 +157,6 @@ done:
 
 PyMethodDef walk_methods[] = {
     {"walk_frames", walk_frames, METH_VARARGS, NULL},
+    {"walk_queue_frames", walk_queue_frames, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

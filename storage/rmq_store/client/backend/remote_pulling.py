@@ -22,10 +22,10 @@ from rmq_store.protocol.answers import NOT_AT_SLAVE
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue, PullBatchResult, PullStatus
 from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.pull_answers import PullAnswer
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pull_request import (
     SQL92,
-    PullAnswer,
     PullFilter,
     PullRequests,
     answer_of,

@@ -93,10 +93,10 @@ def _batches(
     memory: BatchMemory,
 ) -> Generator[pa.RecordBatch, None, int]:
     """Yield the batches of some answers behind the queue offset `last`, and return their last queue offset."""
-    body, positions, sizes = answers[0] if len(answers) == 1 else _joined(answers)
+    body, positions, sizes, known = answers[0] if len(answers) == 1 else _joined(answers)
     if not body:
         return last
-    queue_offsets = _int64_at(body, positions + _QUEUE_OFFSET_AT)
+    queue_offsets = _int64_at(body, positions + _QUEUE_OFFSET_AT) if known is None else known
     if queue_offsets[0] <= last or (queue_offsets[1:] <= queue_offsets[:-1]).any():
         raise _damaged(request, None, f"its messages are not in queue order behind {last}")
     if only is not None:
@@ -121,10 +121,12 @@ def _walked(answer: bytes, request: AnswerRequest) -> WalkedFrames:
 def _joined(answers: list[WalkedFrames]) -> WalkedFrames:
     starts = np.cumsum([0, *(len(answer.data) for answer in answers)])
     positions = [answer.positions + start for answer, start in zip(answers, starts, strict=False)]
+    known = [answer.queue_offsets for answer in answers if answer.queue_offsets is not None]
     return WalkedFrames(
         b"".join([answer.data for answer in answers]),
         np.concatenate([*positions, np.empty(0, np.int64)]),
         np.concatenate([*(answer.sizes for answer in answers), np.empty(0, np.int64)]),
+        np.concatenate(known) if known and len(known) == len(answers) else None,
     )
 
 

@@ -25,11 +25,14 @@ Int64 = npt.NDArray[np.int64]
 
 
 class WalkedFrames(NamedTuple):
-    """Sound messages one behind another, their positions in `data`, and their sizes, (n,) int64 both."""
+    """Sound messages one behind another, their positions in `data`, and their sizes, (n,) int64 both. `queue_offsets`
+    (n,) int64, ascending, if they have been compared with the frames'.
+    """
 
     data: bytes
     positions: Int64
     sizes: Int64
+    queue_offsets: Int64 | None = None
 
     @classmethod
     def of(cls, data: bytes) -> WalkedFrames:
@@ -80,6 +83,20 @@ def frames_of_answer(body: bytes | memoryview) -> tuple[Int64, Int64]:
         reason = check.reason or "a frame that is no message"
         raise CorruptRecordError("", end, f"an answer to a pull has {reason}")
     return positions, sizes
+
+
+def dense_frames(data: bytes, queue_id: int, start: int, end: int) -> WalkedFrames | None:
+    """Walk over `data` if it is the messages [start, end) of a queue, one behind another, and nothing else. None: it is
+    not, or the extension is not there to tell it in one pass.
+    """
+    if not native.LOADED or not 0 <= start <= end:
+        return None
+    count = min(end - start, len(data) // FRAME_BYTES_MIN)
+    found = np.empty((2, count), np.int64)
+    walked = native.functions.walk_queue_frames(data, queue_id, start, found[0], found[1])
+    if walked < end - start or (int(found[:, -1].sum()) if walked else 0) != len(data):
+        return None
+    return WalkedFrames(data, found[0], found[1], np.arange(start, end))
 
 
 def _walk(body: bytes | memoryview) -> tuple[Int64, Int64]:

@@ -9,6 +9,7 @@ A server takes shorter headers than the form allows: it reads them before it kno
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from rmq_store.protocol.errors import RemotingCommandError
@@ -67,6 +68,9 @@ class FrameDecoder:
     frame the decoder keeps what came, in memory that grows in steps with it: a length alone makes it allocate
     ROOM_BYTES at most. Between two frames it keeps that room, unless `keeps_room` is False. After the first bad frame
     the place of the next one is unknown, so that the decoder refuses everything else: `failure` is the error.
+
+    `take` may take whole frames for itself: it gets bytes and the place where a frame begins, and returns the place of
+    the first one that it leaves. Those become no commands.
     """
 
     def __init__(
@@ -75,11 +79,13 @@ class FrameDecoder:
         *,
         max_header_bytes: int = _HEADER_BYTES_MAX,
         keeps_room: bool = True,
+        take: Callable[[memoryview, int], int] | None = None,
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self.max_header_bytes = max_header_bytes
         self._room_bytes_kept = ROOM_BYTES if keeps_room else _PREFIX.size
         self.failure: RemotingCommandError | None = None
+        self._take = take
         # The incomplete frame: `_there` bytes of `_wanted`, or of its prefix while that is incomplete.
         self._room = bytearray(_PREFIX.size)
         self._there = 0
@@ -103,10 +109,10 @@ class FrameDecoder:
         commands: list[RemotingCommand] = []
         try:
             with memoryview(data) as view:
-                at = self._feed_incomplete(view, commands) if self._there else 0
+                at = self._taken(view, self._feed_incomplete(view, commands) if self._there else 0)
                 while len(view) - at >= _PREFIX.size and len(view) - at >= (size := self._size(view, at)):
                     commands.append(_command(view, at, at + size))
-                    at += size
+                    at = self._taken(view, at + size)
                 if at < len(view):
                     self._begin(view[at:])
         except RemotingCommandError as error:
@@ -152,6 +158,9 @@ class FrameDecoder:
         if self.failure is not None:
             raise self.failure
 
+    def _taken(self, view: memoryview, at: int) -> int:
+        return at if self._take is None else self._take(view, at)
+
     def _fail(self, error: RemotingCommandError) -> None:
         self.failure = error
         self._reset(bytearray(_PREFIX.size))
@@ -187,8 +196,9 @@ class FrameDecoder:
         if self._there < self._wanted:
             self._grow(self._there)
             return
-        with memoryview(self._room) as view:
-            commands.append(_command(view, 0, self._wanted))
+        with memoryview(self._room) as room, room[: self._wanted] as view:
+            if self._taken(view, 0) < self._wanted:
+                commands.append(_command(view, 0, self._wanted))
         self._reset(self._room if len(self._room) <= self._room_bytes_kept else bytearray(_PREFIX.size))
 
     def _grow(self, needed: int) -> None:

@@ -51,13 +51,15 @@ def encode(command: RemotingCommand) -> bytes:
     return _header(command, _pairs(command.ext_fields), f"{command.opaque:d},{remark}").encode("utf-8", "replace")
 
 
-def template(command: RemotingCommand, varying: Sequence[str]) -> bytes:
-    """Return the header of a request with "%d" for the numbers of the fields `varying`, then for the opaque."""
+def template(command: RemotingCommand, varying: Sequence[str]) -> tuple[bytes, ...]:
+    """Return the parts of the header of a request, between which the numbers of the fields `varying` stand, and then
+    the opaque.
+    """
     places = [f'{_quoted(name)}:"\0"' for name in varying]
     fixed = _pairs(command.ext_fields)
     header = _header(command, ",".join(([fixed] if fixed else []) + places), "\0,")
     # Quoted text has no such character of its own.
-    return header.replace("%", "%%").replace("\0", "%d").encode("utf-8", "replace")
+    return tuple(part.encode("utf-8", "replace") for part in header.split("\0"))
 
 
 def _pairs(fields: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rmq_store.format.bytes.gather import gather_fields
 from rmq_store.format.frames.frame_check import HEADER
-from rmq_store.format.frames.frame_walk import WalkedFrames
+from rmq_store.format.frames.frame_walk import WalkedFrames, dense_frames
 from rmq_store.protocol.errors import QueueHoleError, RemotingCommandError
 from rmq_store.protocol.messages import MessageQueue
 
@@ -25,10 +25,13 @@ def check_dense(frames: bytes, queue: MessageQueue, start: int, end: int) -> Wal
         RemotingCommandError: they are in another order, twice, or of another queue.
         CorruptRecordError: a frame is no sound message.
     """
+    dense = dense_frames(frames, queue.queue_id, start, end)
+    if dense is not None:
+        return dense
     walked = WalkedFrames.of(frames)
     offsets = _offsets(walked, queue)
     if len(offsets) == end - start and bool((offsets == np.arange(start, end)).all()):
-        return walked
+        return walked._replace(queue_offsets=offsets)
     _check_order(offsets, queue, start, end)
     present = np.concatenate([offsets, [end]])
     first_missing = np.arange(start, start + len(present))

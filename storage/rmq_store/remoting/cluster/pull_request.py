@@ -17,7 +17,8 @@ from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmq_store.protocol.wire.headers import PullMessageRequestHeader
+from rmq_store.protocol.wire.pull_answers import PullAnswer
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.routes import MASTER_ID
@@ -29,24 +30,6 @@ _VARYING: Final = ("queueOffset", "maxMsgNums")
 SQL92: Final = "SQL92"
 SUSPEND_FLAG: Final = 2
 SUBSCRIPTION_FLAG: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class PullAnswer:
-    """The answer to a pull: `frames` are messages one behind another, as the broker's log has them.
-
-    `code`: 0 frames, 19 the end, 20 nothing matched up to `next_offset` (or, from a slave, nothing there yet), 21 the
-    queue does not have the offset. The queue holds [min_offset, max_offset). `suggest_broker_id` is the id of the
-    process that should be asked next. `remark` is the broker's.
-    """
-
-    code: int
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    suggest_broker_id: int
-    frames: bytes
-    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +86,7 @@ class PullRequests:
         command = request(header)
         for name in _VARYING:
             del command.ext_fields[name]
-        self._template = RequestTemplate(command, _VARYING)
+        self._template = RequestTemplate(command, _VARYING, takes_pulls=True)
 
     def request(self, offset: int, max_messages: int) -> RemotingCommand:
         """The pull of at most `max_messages` from `offset` on; a broker may give fewer."""
@@ -145,16 +128,6 @@ def pull(
     return answer_of(answer, queue.broker_name)
 
 
-def answer_of(given: Given, broker_name: str) -> PullAnswer:
+def answer_of(given: Given | PullAnswer, broker_name: str) -> PullAnswer:
     """Read the answer to a pull. MQBrokerError: it does not tell the range of the queue."""
-    answer = checked(given, broker_name, PULL_CODES)
-    header = PullMessageResponseHeader.from_ext(answer.ext_fields)
-    return PullAnswer(
-        answer.code,
-        header.next_begin_offset,
-        header.min_offset,
-        header.max_offset,
-        header.suggest_which_broker_id,
-        answer.body if answer.code == ResponseCode.SUCCESS else b"",
-        answer.remark or "",
-    )
+    return given if isinstance(given, PullAnswer) else PullAnswer.of(checked(given, broker_name, PULL_CODES))

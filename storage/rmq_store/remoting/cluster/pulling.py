@@ -39,9 +39,10 @@ from rmq_store.protocol.errors import (
 )
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.pull_answers import PullAnswer
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pull_checks import check_dense, cut_filtered, hole
-from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullAnswer, PullFilter, PullRequests, answer_of
+from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter, PullRequests, answer_of
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.transport.calls import Arrivals, Call
@@ -51,7 +52,8 @@ LANES: Final = 16
 LANES_FACTOR: Final = 8
 ANSWER_BYTES: Final = 256 << 10
 """A broker puts no more into one answer, unless one message is larger (maxTransferBytesOnMessageInMemory)."""
-YIELD_BYTES: Final = 1 << 20
+YIELD_BYTES: Final = 2 << 20
+"""As much as `answer_batches` makes a batch of, so that it need not join these bytes again."""
 MESSAGES_PER_PULL: Final = 32
 MESSAGES_PER_PULL_MAX: Final = 1024
 LOOKS_AT_MAX: Final = 1 << 15
@@ -92,7 +94,7 @@ def read_range(
     patience_ms: int = PATIENCE_MS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bytes]:
-    """The frames of the messages [start, end) of a queue, in its order, 1 MiB to some 5 MiB at a time.
+    """The frames of the messages [start, end) of a queue, in its order, 2 MiB to some 6 MiB at a time.
 
     With a filter, frames of those that the broker finds: it compares hashes of tags, so the caller compares the tags.
     The frames are sound, and those of this queue at the offsets that are due. At most `lanes` answers of 256 KiB are on
@@ -282,7 +284,7 @@ class _RangeReader:
     def _look_at(self, slot: _PullSlot) -> None:
         """Take an answer that is there, unless it is a failure: the lane's turn will come."""
         outcome = None if slot.call is None else slot.call.outcome
-        if isinstance(outcome, RemotingCommand) and outcome.code == ResponseCode.SUCCESS:
+        if isinstance(outcome, RemotingCommand | PullAnswer) and outcome.code == ResponseCode.SUCCESS:
             answer = answer_of(outcome, self._queue.broker_name)
             if self._moves_on(answer, slot):
                 self._take(slot, answer)
@@ -295,9 +297,13 @@ class _RangeReader:
         if slot.call is None:  # its answers have waited for so much room
             self._submit([slot])
         assert slot.call is not None
+        # To be woken for each answer costs more than to take it. Answers mostly come in the order of the pulls, and
+        # the next pulls leave when half of the lanes have theirs.
+        calls = [each.call for each in self._slots if each.call is not None]
+        self._arrivals.wait(calls[(len(calls) - 1) // 2])
         self._arrivals.wait(slot.call)
         try:
-            self._take(slot, answer_of(slot.call.answer(), self._queue.broker_name))
+            self._take(slot, answer_of(slot.call.pulled(), self._queue.broker_name))
             return
         except MQBrokerError as error:
             slot.call = None

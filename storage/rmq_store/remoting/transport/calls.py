@@ -15,6 +15,7 @@ from rmq_store.protocol.errors import (
     ResponseCode,
 )
 from rmq_store.protocol.wire.command import RESPONSE_FLAG, RemotingCommand
+from rmq_store.protocol.wire.pull_answers import PullAnswer
 from rmq_store.protocol.wire.request_codes import request_name
 from rmq_store.remoting.transport.template import TemplateRequest
 
@@ -45,7 +46,7 @@ class Call:
         self.timeout_ms = timeout_ms
         self.deadline = now + timeout_ms / 1000
         self.done = done
-        self.outcome: RemotingCommand | BaseException | None = None
+        self.outcome: RemotingCommand | PullAnswer | BaseException | None = None
         self.opaque = 0
         self.sent_at = now
         self.started = False
@@ -59,11 +60,16 @@ class Call:
         return call
 
     @property
+    def takes_pulls(self) -> bool:
+        """Whether the outcome may be a PullAnswer."""
+        return isinstance(self.request, TemplateRequest) and self.request.template.takes_pulls
+
+    @property
     def name(self) -> str:
         """How errors name the request."""
         return request_name(self.request.code)
 
-    def end(self, outcome: RemotingCommand | BaseException) -> None:
+    def end(self, outcome: RemotingCommand | PullAnswer | BaseException) -> None:
         """End the call with its answer, or with an error; does nothing the second time."""
         if self.outcome is None:
             self.outcome = outcome
@@ -75,6 +81,12 @@ class Call:
 
     def answer(self) -> RemotingCommand:
         """Return the answer of a call that has ended, or raise its error."""
+        outcome = self.pulled()
+        assert isinstance(outcome, RemotingCommand)
+        return outcome
+
+    def pulled(self) -> RemotingCommand | PullAnswer:
+        """As `answer`, of a call whose template `takes_pulls`."""
         assert self.outcome is not None
         if isinstance(self.outcome, BaseException):
             raise self.outcome
@@ -106,18 +118,20 @@ class Call:
 
 
 class Arrivals:
-    """Lets one thread wait for its calls: it is woken once for all answers that come together."""
+    """Lets one thread wait for its calls, one after the other: the end of another one does not wake it."""
 
     def __init__(self) -> None:
         self._arrived = Event()
+        self._awaited: Call | None = None
 
-    def notice(self, _: Call) -> None:
+    def notice(self, call: Call) -> None:
         """A call has ended: the `done` of each call that is waited for."""
-        if not self._arrived.is_set():
+        if call is self._awaited:
             self._arrived.set()
 
     def wait(self, call: Call) -> None:
         """Return when a call has ended; at its deadline the I/O loop ends it, or this."""
+        self._awaited = call
         while call.outcome is None:
             self._arrived.clear()
             # Only what ends from here on sets it again.

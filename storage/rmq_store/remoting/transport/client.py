@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from rmq_store import real_time
 from rmq_store.errors import StoreError, UsageError
-from rmq_store.protocol.errors import RemotingConnectError
+from rmq_store.protocol.errors import RemotingCommandError, RemotingConnectError
 from rmq_store.protocol.versions import V4_9_3
 from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand
 from rmq_store.protocol.wire.frames import encode_command
@@ -171,7 +171,7 @@ class RemotingClient:
             if not calls:
                 return
             connection = loop.connection(calls[0].address)
-            calls = connection.submit(calls, partial(_frame, connection.credentials), wait)
+            calls = connection.submit(calls, partial(_frames, connection.credentials), wait)
         for call in calls:
             call.end(RemotingConnectError(f"{call.address}: {call.name} was not sent: its connections end at once"))
 
@@ -190,6 +190,33 @@ def _settle(future: Future[RemotingCommand], call: Call) -> None:
             future.set_exception(call.outcome)
         else:
             future.set_result(call.answer())
+
+
+def _frames(
+    credentials: Credentials | None, calls: Sequence[Call]
+) -> Iterator[tuple[Sequence[Call], bytes | RemotingCommandError]]:
+    """The calls whose requests leave as one piece, and its bytes, or why there are none: pieces in the order of the
+    calls. Requests of one template are one piece.
+    """
+    first = calls[0].request
+    if credentials is None and isinstance(first, TemplateRequest):
+        rows = [
+            (*call.request.numbers, call.opaque)
+            for call in calls
+            if isinstance(call.request, TemplateRequest) and call.request.template is first.template
+        ]
+        if len(rows) == len(calls):
+            yield calls, _made(partial(first.template.frames, rows))
+            return
+    for call in calls:
+        yield [call], _made(partial(_frame, credentials, call))
+
+
+def _made(frames: Callable[[], bytes]) -> bytes | RemotingCommandError:
+    try:
+        return frames()
+    except RemotingCommandError as error:
+        return error
 
 
 def _frame(credentials: Credentials | None, call: Call) -> bytes:

@@ -1,4 +1,4 @@
-"""One connection: frames that wait to be written, calls that wait for answers.
+"""One connection: pieces of frames that wait to be written, calls that wait for answers.
 
 Callers write themselves as long as the socket takes bytes; the thread of the I/O loop writes the rest and reads. The
 socket never blocks, so that the lock, under which both happen, is held for moments only: an SSL object must not be used
@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from itertools import islice
@@ -21,6 +21,7 @@ from rmq_store.files.locks.guard import Condition
 from rmq_store.protocol.errors import RemotingCommandError, RemotingError, RemotingTooMuchRequestError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder
+from rmq_store.protocol.wire.pull_answers import PullAnswer, PullTaker
 from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.connector import reason_of
 from rmq_store.remoting.transport.secrets import Credentials
@@ -28,7 +29,7 @@ from rmq_store.remoting.transport.secrets import Credentials
 WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
 """Bytes that wait in one connection. A larger frame is accepted while nothing waits."""
 PENDING_MAX: Final = 65_535
-FRAMES_PER_WRITE: Final = 64
+PIECES_PER_WRITE: Final = 64
 OPAQUE_MAX: Final = (1 << 31) - 1
 _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -42,20 +43,34 @@ class State(Enum):
     CLOSED = 4
 
 
-class _Frame:
-    __slots__ = ("call", "view")
+class _Piece:
+    """Frames that leave together: the requests of `calls`, or an answer of ours. A request of which no byte has left
+    may be marked as started with the others of its piece.
+    """
 
-    def __init__(self, data: bytes, call: Call | None) -> None:
+    __slots__ = ("calls", "view")
+
+    def __init__(self, data: bytes, calls: Sequence[Call]) -> None:
         self.view = memoryview(data)
-        self.call = call
+        self.calls = calls
+
+    def start(self) -> None:
+        for call in self.calls:
+            call.started = True
+
+
+Encode = Callable[[Sequence[Call]], Iterable[tuple[Sequence[Call], bytes | RemotingCommandError]]]
 
 
 class Received(NamedTuple):
-    """The commands of one read, and why the connection cannot go on ("": it can)."""
+    """The commands of one read, and why the connection cannot go on ("": it can). `pulled`: opaques with answers to
+    pulls that became no commands.
+    """
 
     commands: list[RemotingCommand]
     failure: str
     broke_protocol: bool = False
+    pulled: Sequence[tuple[int, PullAnswer]] = ()
 
 
 class Connection:
@@ -80,72 +95,86 @@ class Connection:
         self.next_deadline = float("inf")
         self._attention = attention
         self._lock = Condition()
-        self._frames: deque[_Frame] = deque()
+        self._pieces: deque[_Piece] = deque()
         self._waiting_bytes = 0
         self._pending: dict[int, Call] = {}
         self._last_opaque = 0
-        self._decoder = FrameDecoder()
+        self._pulls = PullTaker()
+        self._decoder = FrameDecoder(take=self._pulls.take)
 
     # -- callers
 
-    def submit(self, calls: Sequence[Call], encode: Callable[[Call], bytes], wait: bool) -> list[Call]:
+    def submit(self, calls: Sequence[Call], encode: Encode, wait: bool) -> list[Call]:
         """Send calls together, or let them wait for the connection; returns those for which it came too late.
 
-        `encode` makes the frame of a call, with its opaque. `wait`: for space in the buffer, until the deadline; only
-        the first call does so. A call ends with RemotingTooMuchRequestError if there is no space, or if too many wait
-        for answers, and with RemotingCommandError if its frame cannot be made.
+        `encode` makes the frames of calls, with their opaques. `wait`: for space in the buffer, until the deadline;
+        only the first piece does so. A call ends with RemotingTooMuchRequestError if there is no space, or if too many
+        wait for answers, and with RemotingCommandError if its frame cannot be made.
 
         Raises:
             UsageError: a signal handler came in the middle of this; nothing was sent.
         """
         with self._lock.entered():
-            for call in calls:
-                call.opaque = self._free_opaque()
-        frames: list[tuple[Call, _Frame]] = []
-        failed: list[tuple[Call, RemotingError]] = []
-        for call in calls:
-            try:
-                frames.append((call, _Frame(encode(call), call)))
-            except RemotingCommandError as error:
-                failed.append((call, error))
+            for call, opaque in zip(calls, self._free_opaques(len(calls)), strict=True):
+                call.opaque = opaque
+        pieces: list[_Piece] = []
+        failed: list[tuple[Sequence[Call], RemotingError]] = []
+        for encoded, data in encode(calls):
+            if isinstance(data, RemotingCommandError):
+                failed.append((encoded, data))
+            else:
+                pieces.append(_Piece(data, encoded))
         left: list[Call] = []
         with self._lock.entered():
             now = self.used_at = real_time.monotonic()
             earliest = self.next_deadline
-            for number, (call, frame) in enumerate(frames):
+            for number, piece in enumerate(pieces):
                 try:
-                    if not self._has_space(call, len(frame.view), wait and not number):
-                        left = [each for each, _ in frames[number:]]
+                    if not self._has_space(piece, wait and not number):
+                        left = [call for each in pieces[number:] for call in each.calls]
                         break
                 except RemotingTooMuchRequestError as error:
-                    failed.append((call, error))
+                    failed.append((piece.calls, error))
                     continue
-                self._pending[call.opaque] = call
-                call.sent_at = now
-                self.next_deadline = min(self.next_deadline, call.deadline)
-                self._frames.append(frame)
-                self._waiting_bytes += len(frame.view)
+                self._expect(piece.calls, now)
+                self._pieces.append(piece)
+                self._waiting_bytes += len(piece.view)
             if self.socket is not None:
                 self._flush()
-            needed = self.next_deadline < earliest or bool(self._frames) or bool(self.failure)
+            needed = self.next_deadline < earliest or bool(self._pieces) or bool(self.failure)
         if needed:
             self._attention(self)
-        for call, failure in failed:
-            call.end(failure)
+        for ended, failure in failed:
+            for call in ended:
+                call.end(failure)
         return left
 
-    def _free_opaque(self) -> int:
-        while True:
+    def _free_opaques(self, count: int) -> list[int]:
+        """Opaques that no call has which waits, in the order of their use."""
+        free: list[int] = []
+        while len(free) < count:
             self._last_opaque = self._last_opaque % OPAQUE_MAX + 1
             if self._last_opaque not in self._pending:
-                return self._last_opaque
+                free.append(self._last_opaque)
+        return free
 
-    def _has_space(self, call: Call, size: int, wait: bool) -> bool:
-        """Whether the frame may be queued; False if the connection ended meanwhile."""
+    def _expect(self, calls: Sequence[Call], now: float) -> None:
+        """Let calls wait for their answers."""
+        for call in calls:
+            self._pending[call.opaque] = call
+            call.sent_at = now
+        # Those of one piece differ neither in their template nor in their time limit.
+        self.next_deadline = min(self.next_deadline, calls[0].deadline)
+        if calls[0].takes_pulls:
+            self._pulls.wanted.update([call.opaque for call in calls])
+
+    def _has_space(self, piece: _Piece, wait: bool) -> bool:
+        """Whether the piece may be queued; False if the connection ended meanwhile."""
+        call, size = piece.calls[0], len(piece.view)
         while self.state in (State.CONNECTING, State.OPEN):
-            if len(self._pending) >= PENDING_MAX:
+            if len(self._pending) + len(piece.calls) > PENDING_MAX:
                 raise RemotingTooMuchRequestError(f"{self.name}: {PENDING_MAX} calls wait for an answer")
-            if not self._frames or self._waiting_bytes + size <= WRITE_BUFFER_BYTES_MAX:
+            if not self._pieces or self._waiting_bytes + size <= WRITE_BUFFER_BYTES_MAX:
                 return True
             left = call.deadline - real_time.monotonic()
             if not wait or left <= 0:
@@ -161,11 +190,11 @@ class Connection:
         with self._lock.entered():
             if self.socket is None or self._waiting_bytes + len(data) > WRITE_BUFFER_BYTES_MAX:
                 return False
-            self._frames.append(_Frame(data, None))
+            self._pieces.append(_Piece(data, ()))
             self._waiting_bytes += len(data)
             self.used_at = real_time.monotonic()
             self._flush()
-            needed = bool(self._frames) or bool(self.failure)
+            needed = bool(self._pieces) or bool(self.failure)
         if needed:
             self._attention(self)
         return True
@@ -174,15 +203,15 @@ class Connection:
         """Write as much as the socket takes, under the lock. After a failure the I/O loop ends the connection."""
         assert self.socket is not None
         is_tls = isinstance(self.socket, ssl.SSLSocket)
-        while self._frames and not self.failure:
-            frame = self._frames[0]
-            if is_tls and frame.call is not None:
-                frame.call.started = True  # a failed write may have sent a record
+        while self._pieces and not self.failure:
+            piece = self._pieces[0]
+            if is_tls:
+                piece.start()  # a failed write may have sent a record
             try:
-                if is_tls or len(self._frames) == 1:
-                    sent = self.socket.send(frame.view)
+                if is_tls or len(self._pieces) == 1:
+                    sent = self.socket.send(piece.view)
                 else:
-                    sent = self.socket.sendmsg([each.view for each in islice(self._frames, FRAMES_PER_WRITE)])
+                    sent = self.socket.sendmsg([each.view for each in islice(self._pieces, PIECES_PER_WRITE)])
             except _WOULD_BLOCK:
                 return
             except OSError as error:
@@ -193,19 +222,19 @@ class Connection:
         self._lock.notify_all()
 
     def _count(self, sent: int) -> None:
-        """Drop the bytes that the socket took from the frames that wait."""
+        """Drop the bytes that the socket took from the pieces that wait."""
         while sent:
-            frame = self._frames[0]
-            if frame.call is not None:
-                frame.call.started = True
-            if sent < len(frame.view):
-                frame.view = frame.view[sent:]
+            piece = self._pieces[0]
+            piece.start()
+            if sent < len(piece.view):
+                piece.view = piece.view[sent:]
                 return
-            sent -= len(frame.view)
-            self._frames.popleft()
-            if frame.call is not None and frame.call.request.is_oneway:
-                self._pending.pop(frame.call.opaque, None)
-                frame.call.sent()
+            sent -= len(piece.view)
+            self._pieces.popleft()
+            if piece.calls and piece.calls[0].request.is_oneway:
+                for call in piece.calls:
+                    self._pending.pop(call.opaque, None)
+                    call.sent()
 
     # -- the I/O loop
 
@@ -231,10 +260,12 @@ class Connection:
         if room is None:
             return self._read_into(buffer, self._decoder.feed)
         received = self._read_into(room, lambda data: self._decoder.fill(len(data)))
-        if received.failure or not received.commands:
+        if received.failure or not (received.commands or received.pulled):
             return received
         more = self._read_into(buffer, self._decoder.feed)
-        return Received(received.commands + more.commands, more.failure, more.broke_protocol)
+        return Received(
+            received.commands + more.commands, more.failure, more.broke_protocol, [*received.pulled, *more.pulled]
+        )
 
     def _read_into(self, buffer: memoryview, decode: Callable[[memoryview], list[RemotingCommand]]) -> Received:
         with self._lock:
@@ -254,9 +285,9 @@ class Connection:
         try:
             commands = decode(buffer[:size])
         except RemotingError as error:
-            return Received([], str(error), broke_protocol=True)
+            return Received([], str(error), True, self._pulls.taken())
         failure = self._decoder.failure
-        return Received(commands, str(failure or ""), failure is not None)
+        return Received(commands, str(failure or ""), failure is not None, self._pulls.taken())
 
     def has_unread(self) -> bool:
         """Whether TLS holds bytes that the operating system no longer announces."""
@@ -264,10 +295,11 @@ class Connection:
 
     def wants_to_write(self) -> bool:
         """Whether frames wait for the socket."""
-        return bool(self._frames) and self.socket is not None
+        return bool(self._pieces) and self.socket is not None
 
     def take(self, opaque: int) -> Call | None:
         """Return the call that an answer belongs to, which no longer waits; None if none does."""
+        self._pulls.wanted.discard(opaque)
         return self._pending.pop(opaque, None)
 
     def leave(self) -> None:
@@ -279,7 +311,7 @@ class Connection:
 
     def is_empty(self) -> bool:
         """Whether nothing waits, neither to be written nor for an answer."""
-        return not self._pending and not self._frames
+        return not self._pending and not self._pieces
 
     def expire(self, now: float) -> tuple[list[Call], bool]:
         """Return the calls whose time is over, which no longer wait, and whether the connection looks dead.
@@ -292,7 +324,7 @@ class Connection:
             waiting = list(self._pending.values())
             late = [call for call in waiting if call.deadline <= now]
             for call in late:
-                self._pending.pop(call.opaque, None)
+                self.take(call.opaque)
             self._drop_unsent(late)
             self.next_deadline = min((call.deadline for call in waiting if call.deadline > now), default=float("inf"))
             silent = self.state is not State.CONNECTING and any(
@@ -303,9 +335,9 @@ class Connection:
     def _drop_unsent(self, late: list[Call]) -> None:
         unsent = {call for call in late if not call.started}
         if unsent:
-            kept = [frame for frame in self._frames if frame.call not in unsent]
-            self._frames = deque(kept)
-            self._waiting_bytes = sum(len(frame.view) for frame in kept)
+            kept = [piece for piece in self._pieces if not piece.calls or not unsent.issuperset(piece.calls)]
+            self._pieces = deque(kept)
+            self._waiting_bytes = sum(len(piece.view) for piece in kept)
             self._lock.notify_all()
 
     def close(self) -> list[Call]:
@@ -314,7 +346,8 @@ class Connection:
             self.state = State.CLOSED
             calls = list(self._pending.values())
             self._pending.clear()
-            self._frames.clear()
+            self._pulls.wanted.clear()
+            self._pieces.clear()
             self._waiting_bytes = 0
             self._lock.notify_all()
             open_socket, self.socket = self.socket, None

@@ -232,11 +232,17 @@ class IoLoop:
 
     def _read(self, connection: Connection) -> None:
         received = connection.read(self._buffer) if connection in self._all else Received([], "")
+        if not connection.answered and (received.commands or received.pulled):
+            connection.answered = True
+            with self._lock:
+                self._pauses.setdefault(connection.address, ReconnectPause()).worked()
+        for opaque, answer in received.pulled:
+            call = connection.take(opaque)
+            if call is None:
+                self._unknown += 1
+            else:
+                call.end(answer)
         for command in received.commands:
-            if not connection.answered:
-                connection.answered = True
-                with self._lock:
-                    self._pauses.setdefault(connection.address, ReconnectPause()).worked()
             if command.is_response:
                 self._answered(connection, command)
             else:

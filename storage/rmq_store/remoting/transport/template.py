@@ -4,29 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from rmq_store.lazy.dataclasses import dataclass
+from rmq_store.format.bytes import native
 from rmq_store.protocol.wire import json_header
 from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 from rmq_store.protocol.wire.frames import framed
 
 
 class RequestTemplate:
-    """`command` has all other fields, a JSON header and no body; the fields `varying` get whole numbers."""
+    """`command` has all other fields, a JSON header and no body; the fields `varying` get whole numbers.
 
-    def __init__(self, command: RemotingCommand, varying: Sequence[str]) -> None:
+    `takes_pulls`: the requests are pulls, and what comes may be a PullAnswer instead of a command.
+    """
+
+    def __init__(self, command: RemotingCommand, varying: Sequence[str], *, takes_pulls: bool = False) -> None:
         assert command.serialize_type is SerializeType.JSON and not command.body
         self.command = command
         self.varying = tuple(varying)
-        self.header = json_header.template(command, varying)
+        self.takes_pulls = takes_pulls
+        self._parts = json_header.template(command, varying)
+        self._header = b"%d".join([part.replace(b"%", b"%%") for part in self._parts])
 
     def request(self, *numbers: int) -> TemplateRequest:
         """Return the request with a number for each field of `varying`."""
         return TemplateRequest(self, numbers)
 
+    def frames(self, rows: list[tuple[int, ...]]) -> bytes:
+        """Return the frames of requests, one behind another: of each the numbers, and its opaque.
 
-@dataclass(frozen=True, slots=True)
-class TemplateRequest:
+        Raises:
+            RemotingCommandError: a frame is too large.
+        """
+        made = native.functions.request_frames(self._parts, rows) if native.LOADED else None
+        if made is None:
+            made = b"".join([framed(SerializeType.JSON, self._header % row, b"", self.command.code) for row in rows])
+        return made
+
+
+class TemplateRequest(NamedTuple):
     """One request of a template; twice as cheap to send as its command, if it carries no signature."""
 
     template: RequestTemplate
@@ -53,4 +69,4 @@ class TemplateRequest:
         Raises:
             RemotingCommandError: the frame is too large.
         """
-        return framed(SerializeType.JSON, self.template.header % (*self.numbers, opaque), b"", self.code)
+        return self.template.frames([(*self.numbers, opaque)])

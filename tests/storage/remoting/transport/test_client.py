@@ -86,7 +86,7 @@ def test_a_thousand_calls_of_eight_threads_share_one_connection(serve: Serve, co
 def test_requests_that_leave_together_arrive_in_their_order(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, per_write: int
 ) -> None:
-    monkeypatch.setattr(connection_module, "FRAMES_PER_WRITE", per_write)
+    monkeypatch.setattr(connection_module, "PIECES_PER_WRITE", per_write)
     server, client = serve(echo), connect()
     for _ in range(2):  # while the connection is made, and when it is there
         answers = together(client, server.address, [request(n, body=bytes(n)) for n in range(20)])

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_store.format.bytes import native
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
 from rmq_store.protocol.wire.signature import is_signed_with
 from rmq_store.remoting.transport.calls import Call
-from rmq_store.remoting.transport.client import _frame
+from rmq_store.remoting.transport.client import _frame, _frames
 from rmq_store.remoting.transport.secrets import Credentials
 from rmq_store.remoting.transport.template import RequestTemplate, TemplateRequest
+
+needs_native = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 
 VARYING = ("queueOffset", "maxMsgNums")
 TEXTS = st.text(st.characters(codec=None), max_size=20) | st.sampled_from(["%d", "%s%", "\0", '"\\', "100 %", "\ud800"])
@@ -51,6 +55,40 @@ def test_a_request_of_a_template_is_signed_with_its_own_numbers() -> None:
         assert command.ext_fields["SecurityToken"] == "token"
         assert is_signed_with(command.ext_fields, b"", "sk")
     assert "Signature" not in sent(None, template.request(7, 32)).ext_fields
+
+
+NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([1 << 63, -(1 << 70), 10**30])
+
+
+@needs_native
+@given(st.dictionaries(TEXTS, TEXTS, max_size=4), st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=20))
+def test_frames_of_a_round_are_those_of_python_one_behind_another(
+    fields: dict[str, str], rows: list[tuple[int, ...]]
+) -> None:
+    template = RequestTemplate(RemotingCommand(11, fields), VARYING)
+    made = template.frames(rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "LOADED", False)
+        assert made == template.frames(rows) == b"".join(template.frames([row]) for row in rows)
+
+
+@needs_native
+@pytest.mark.parametrize("rows", [[(1,)], [(1, 2, 3, 4)], [1], [("1", "2", "3")], [(None, 1, 2)]])
+def test_what_are_no_rows_is_left_to_python(rows: list[Any]) -> None:
+    assert native.functions.request_frames((b"a", b"b", b"c", b"d"), rows) is None
+    assert native.functions.request_frames((), []) is None
+    assert native.functions.request_frames(("a",), []) is None  # type: ignore[arg-type]
+    assert native.functions.request_frames((bytes(16 << 20), b""), [(1,)]) is None
+
+
+def test_the_calls_of_a_round_leave_as_one_piece_unless_they_are_signed_or_differ() -> None:
+    one, other = (RequestTemplate(RemotingCommand(11, {"topic": name}), VARYING) for name in ("Orders", "Others"))
+    calls = [call_of(one.request(offset, 32)) for offset in range(3)]
+    ((together, data),) = _frames(None, calls)
+    assert together == calls and data == b"".join(call.request.frame(77) for call in calls)  # type: ignore[union-attr]
+    assert [each for each, _ in _frames(Credentials("ak", "sk", ""), calls)] == [[call] for call in calls]
+    mixed = [*calls, call_of(other.request(0, 1))]
+    assert [each for each, _ in _frames(None, mixed)] == [[call] for call in mixed]
 
 
 def test_a_template_that_is_too_large_makes_no_frame() -> None:

@@ -1,0 +1,290 @@
+/* Answers to pulls in the bytes of a connection, taken apart without a Python object for a header. Only the usual answer
+   is known here: code 0, with messages. The twin is what protocol/wire/pull_answers.py makes of a decoded command; whatever
+   this leaves, up to the first byte that is not as expected, is decoded there.
+
+   Nothing here is for many messages: a header has 300 bytes, and a body is copied once. So the GIL is kept. */
+
+#include "native.h"
+
+#include "big_endian.h"
+
+#define FRAME_BYTES_MAX (1 << 24)
+#define PREFIX_BYTES 8
+#define JSON_HEADER 0
+#define BINARY_HEADER 1
+#define BINARY_HEAD_BYTES 13
+#define RESPONSE 1
+#define FIELDS_MAX 64
+/* As many digits always fit: 9 in 32 bits, 18 in 64. */
+#define DIGITS_OF_INT 9
+#define DIGITS_OF_LONG 18
+
+/* PullMessageResponseHeader.java: the first four are wanted, and mandatory. */
+enum { NEXT_BEGIN_OFFSET, MIN_OFFSET, MAX_OFFSET, SUGGEST_WHICH_BROKER_ID, WANTED_FIELDS };
+static const struct {
+    const char *name;
+    int digits;
+} fields[] = {
+    {"nextBeginOffset", DIGITS_OF_LONG},
+    {"minOffset", DIGITS_OF_LONG},
+    {"maxOffset", DIGITS_OF_LONG},
+    {"suggestWhichBrokerId", DIGITS_OF_LONG},
+    {"offsetDelta", DIGITS_OF_LONG},
+    {"topicSysFlag", DIGITS_OF_INT},
+    {"groupSysFlag", DIGITS_OF_INT},
+    {"forbiddenType", DIGITS_OF_INT},
+};
+#define FIELDS ((int)(sizeof fields / sizeof fields[0]))
+#define ALL_WANTED ((1u << WANTED_FIELDS) - 1)
+
+/* The members of a JSON header, RemotingCommand.java. */
+enum { CODE, FLAG, OPAQUE, VERSION, NUMBERS, LANGUAGE = NUMBERS, FORM, REMARK, EXT_FIELDS, MEMBERS };
+static const char *const members[] = {"code",     "flag", "opaque", "version", "language", "serializeTypeCurrentRPC", "remark",
+                                      "extFields"};
+static const char found[] = "FOUND";
+
+typedef struct {
+    const uint8_t *at, *end;
+} Rest;
+
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+} Text;
+
+typedef struct {
+    int32_t opaque;
+    int64_t fields[WANTED_FIELDS];
+    unsigned seen; /* a bit for each of `fields` */
+} Header;
+
+static int is(Text text, const char *expected)
+{
+    return text.size == strlen(expected) && memcmp(text.bytes, expected, text.size) == 0;
+}
+
+/* -- fields, in either form --------------------------------------------------------------------------------------- */
+
+static int take_field(Header *header, Text name, Text value)
+{
+    for (int field = 0; field < FIELDS; field++) {
+        if (!is(name, fields[field].name))
+            continue;
+        int64_t number = 0;
+        if (header->seen & 1u << field || value.size == 0 || value.size > (size_t)fields[field].digits)
+            return 0;
+        for (size_t place = 0; place < value.size; place++) {
+            if (value.bytes[place] < '0' || value.bytes[place] > '9')
+                return 0;
+            number = 10 * number + (value.bytes[place] - '0');
+        }
+        header->seen |= 1u << field;
+        if (field < WANTED_FIELDS)
+            header->fields[field] = number;
+        return 1;
+    }
+    return 1; /* of another version: nobody reads it */
+}
+
+/* -- JSON --------------------------------------------------------------------------------------------------------- */
+
+static int take_byte(Rest *rest, uint8_t expected)
+{
+    if (rest->at == rest->end || *rest->at != expected)
+        return 0;
+    rest->at++;
+    return 1;
+}
+
+/* ASCII as it lies, between quotes. */
+static int take_text(Rest *rest, Text *text)
+{
+    if (!take_byte(rest, '"'))
+        return 0;
+    text->bytes = rest->at;
+    while (rest->at < rest->end && *rest->at >= 0x20 && *rest->at < 0x7F && *rest->at != '"' && *rest->at != '\\')
+        rest->at++;
+    text->size = (size_t)(rest->at - text->bytes);
+    return take_byte(rest, '"');
+}
+
+static int take_number(Rest *rest, int64_t *number)
+{
+    const uint8_t *start;
+    int is_negative = take_byte(rest, '-');
+    *number = 0;
+    for (start = rest->at; rest->at < rest->end && *rest->at >= '0' && *rest->at <= '9'; rest->at++) {
+        if (rest->at - start == DIGITS_OF_LONG)
+            return 0;
+        *number = 10 * *number + (*rest->at - '0');
+    }
+    if (rest->at == start || (*start == '0' && rest->at - start > 1))
+        return 0;
+    if (is_negative)
+        *number = -*number;
+    return *number >= INT32_MIN && *number <= INT32_MAX;
+}
+
+static int take_json_fields(Rest *rest, Header *header)
+{
+    Text name, value;
+    if (!take_byte(rest, '{'))
+        return 0;
+    for (int count = 0; count < FIELDS_MAX; count++) {
+        if (!take_text(rest, &name) || !take_byte(rest, ':') || !take_text(rest, &value)
+            || !take_field(header, name, value))
+            return 0;
+        if (take_byte(rest, '}'))
+            return 1;
+        if (!take_byte(rest, ','))
+            return 0;
+    }
+    return 0;
+}
+
+static int take_member(Rest *rest, int member, Header *header, int64_t *numbers)
+{
+    Text text;
+    if (member < NUMBERS)
+        return take_number(rest, &numbers[member]);
+    if (member == EXT_FIELDS)
+        return take_json_fields(rest, header);
+    return take_text(rest, &text) && (member != REMARK || is(text, found));
+}
+
+static int read_json(Rest rest, Header *header)
+{
+    int64_t numbers[NUMBERS] = {0};
+    unsigned seen = 0, needed = 1u << CODE | 1u << FLAG | 1u << OPAQUE | 1u << REMARK | 1u << EXT_FIELDS;
+    Text name;
+    if (!take_byte(&rest, '{'))
+        return 0;
+    do {
+        int member = 0;
+        if (!take_text(&rest, &name) || !take_byte(&rest, ':'))
+            return 0;
+        while (member < MEMBERS && !is(name, members[member]))
+            member++;
+        if (member == MEMBERS || seen & 1u << member || !take_member(&rest, member, header, numbers))
+            return 0;
+        seen |= 1u << member;
+    } while (take_byte(&rest, ','));
+    header->opaque = (int32_t)numbers[OPAQUE];
+    return take_byte(&rest, '}') && rest.at == rest.end && (seen & needed) == needed && numbers[CODE] == 0
+           && numbers[FLAG] == RESPONSE;
+}
+
+/* -- the binary form, RocketMQSerializable.java ------------------------------------------------------------------- */
+
+/* A text behind its length, which has `length_bytes`. */
+static int take_counted(Rest *rest, int length_bytes, Text *text)
+{
+    if (rest->end - rest->at < length_bytes)
+        return 0;
+    int64_t size = length_bytes == 2 ? short_at(rest->at) : (int32_t)word_at(rest->at);
+    rest->at += length_bytes;
+    if (size < 0 || size > rest->end - rest->at)
+        return 0;
+    text->bytes = rest->at;
+    text->size = (size_t)size;
+    rest->at += size;
+    for (int64_t place = 0; place < size; place++)
+        if (text->bytes[place] >= 0x80)
+            return 0;
+    return 1;
+}
+
+static int read_binary(Rest rest, Header *header)
+{
+    Text remark, name, value;
+    if (rest.end - rest.at < BINARY_HEAD_BYTES || short_at(rest.at) != 0 || (int32_t)word_at(rest.at + 9) != RESPONSE)
+        return 0;
+    header->opaque = (int32_t)word_at(rest.at + 5);
+    rest.at += BINARY_HEAD_BYTES;
+    if (!take_counted(&rest, 4, &remark) || !is(remark, found) || rest.end - rest.at < 4
+        || (int32_t)word_at(rest.at) != rest.end - rest.at - 4)
+        return 0;
+    rest.at += 4;
+    for (int count = 0; rest.at < rest.end; count++)
+        if (count == FIELDS_MAX || !take_counted(&rest, 2, &name) || !take_counted(&rest, 4, &value)
+            || !take_field(header, name, value))
+            return 0;
+    return 1;
+}
+
+/* -- answers ------------------------------------------------------------------------------------------------------ */
+
+/* The bytes of the usual answer that begins here, with the bounds of its body; 0: there is none, or not all of it. */
+static int64_t read_answer(const uint8_t *frame, int64_t there, Header *header, Text *body)
+{
+    if (there < PREFIX_BYTES)
+        return 0;
+    int64_t length = (int32_t)word_at(frame), header_bytes = word_at(frame + 4) & 0xFFFFFFu;
+    if (length > FRAME_BYTES_MAX || length > there - 4 || header_bytes + 4 >= length)
+        return 0;
+    Rest rest = {frame + PREFIX_BYTES, frame + PREFIX_BYTES + header_bytes};
+    body->bytes = rest.end;
+    body->size = (size_t)(length - 4 - header_bytes);
+    *header = (Header){0};
+    if (frame[4] == JSON_HEADER ? !read_json(rest, header) : frame[4] != BINARY_HEADER || !read_binary(rest, header))
+        return 0;
+    return (header->seen & ALL_WANTED) == ALL_WANTED ? 4 + length : 0;
+}
+
+/* Put an answer into the list if its opaque is wanted. 1, 0 if it is not wanted, -1 with an error of Python. */
+static int put_answer(PyObject *taken, PyObject *wanted, const Header *header, Text body, PyObject *remark)
+{
+    PyObject *opaque = PyLong_FromLong(header->opaque), *answer = NULL;
+    int done = opaque == NULL ? -1 : PySet_Contains(wanted, opaque);
+    if (done > 0) {
+        answer = Py_BuildValue("(O(iLLLLy#O))", opaque, 0, (long long)header->fields[NEXT_BEGIN_OFFSET],
+                               (long long)header->fields[MIN_OFFSET], (long long)header->fields[MAX_OFFSET],
+                               (long long)header->fields[SUGGEST_WHICH_BROKER_ID], (const char *)body.bytes,
+                               (Py_ssize_t)body.size, remark);
+        if (answer == NULL || PyList_Append(taken, answer) < 0)
+            done = -1;
+    }
+    Py_XDECREF(answer);
+    Py_XDECREF(opaque);
+    return done;
+}
+
+static PyObject *take_pull_answers(PyObject *module, PyObject *arguments)
+{
+    PyObject *given, *wanted, *taken, *result = NULL, *remark = NULL;
+    Items data = {0};
+    Py_ssize_t position;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OnOO!:take_pull_answers", &given, &position, &wanted, &PyList_Type, &taken))
+        return NULL;
+    if (!take_items(&data, given, 1, READ_ITEMS, "data"))
+        return NULL;
+    if (position < 0 || position > data.count) {
+        PyErr_SetString(PyExc_IndexError, "the position does not lie in the data");
+        goto done;
+    }
+    remark = PyUnicode_FromString(found);
+    if (remark == NULL)
+        goto done;
+    const uint8_t *bytes = data.view.buf;
+    Header header;
+    Text body;
+    for (int64_t size; (size = read_answer(bytes + position, data.count - position, &header, &body)) > 0;) {
+        int is_taken = put_answer(taken, wanted, &header, body, remark);
+        if (is_taken < 0)
+            goto done;
+        if (!is_taken)
+            break;
+        position += (Py_ssize_t)size;
+    }
+    result = PyLong_FromSsize_t(position);
+done:
+    Py_XDECREF(remark);
+    release_items(&data);
+    return result;
+}
+
+PyMethodDef pull_answer_methods[] = {
+    {"take_pull_answers", take_pull_answers, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
