@@ -317,8 +317,8 @@ FAULTS: Final = (
     ),
     Fault(
         "The store lost its newest messages in a power cut.", f"{_K}/read/loss_detection.py",
-        "            if found is None or found.may_be(fingerprint):\n                continue\n            changed",
-        "            if found is None or found != fingerprint or found == fingerprint:\n                continue\n            changed",
+        "            if found is not None and not found.may_be(fingerprint):\n                lost[queue]",
+        "            if found is not None and found != found:\n                lost[queue]",
         f"{_C}/read/test_stream_continuity.py::test_a_store_that_was_rolled_back_and_written_again_is_noticed_by_the_message_before",
     ),
     Fault(
@@ -375,6 +375,18 @@ FAULTS: Final = (
         "            back = unknown - away\n",
         "            back = frozenset[str]()\n",
         f"{_C}/read/test_away_brokers.py::test_all_marks_of_a_broker_that_is_back_are_compared",
+    ),
+    Fault(
+        "A broker lost the end of its log", f"{_K}/read/loss_detection.py",
+        "{queue: first[broker] for queue in unmarked if (broker := broker_of(queue.queue_id)) in first}",
+        "dict[Queue, Fingerprint]()",
+        f"{_C}/read/test_cluster_stream.py::test_all_queues_of_a_broker_go_back_to_what_has_replaced_its_lost_end",
+    ),
+    Fault(
+        "A broker lost the end of its log", f"{_K}/cluster_read/known_ends.py",
+        "            if known[0] < stored_ms:\n",
+        "            if known[0] > stored_ms:\n",
+        f"{_C}/read/test_cluster_stream.py::test_the_newest_message_that_was_read_of_a_broker_tells_of_its_lost_end",
     ),
     Fault(
         "A broker is away, and the stream has `onBrokerAway=wait`", f"{_K}/query/absences.py",
