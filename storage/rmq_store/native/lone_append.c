@@ -182,6 +182,18 @@ static int is_open(Lone *lone, PyObject *log, PyObject *append_lock, PyObject *a
     return open;
 }
 
+/* A function of a test may let other threads run: they must see that this process has the lock. */
+static int claim(const Lone *lone, PyObject *append_claim)
+{
+    if (lone->watch == Py_None)
+        return 1;
+    PyObject *key = PyLong_FromLong(0), *nobody = Py_BuildValue("(iO)", 0, Py_None);
+    int is_claimed = key != NULL && nobody != NULL && PyDict_SetItem(append_claim, key, nobody) == 0;
+    Py_XDECREF(key);
+    Py_XDECREF(nobody);
+    return is_claimed;
+}
+
 /* -- what must be true under the lock ------------------------------------------------------------------------------ */
 
 /* True: no flush runs or has failed, no append was left unfinished, and nobody has appended since this process did. */
@@ -402,9 +414,11 @@ static PyObject *append_lone(PyObject *module, PyObject *arguments)
     /* From here to the release of the lock nothing is made that could begin a garbage collection: no other code runs. */
     if (is_open(&lone, log, append_lock, append_claim, flush_claim, store_lock) && set_lock(lone.lock_fd, F_WRLCK)) {
         store(&lone, word_append_holder, getpid());
-        outcome = append_held(&lone);
+        outcome = claim(&lone, append_claim) ? append_held(&lone) : FAILED;
         store(&lone, word_append_holder, 0);
         set_lock(lone.lock_fd, F_UNLCK);
+        if (lone.watch != Py_None)
+            PyDict_Clear(append_claim);
         wake_one(&lone);
     } else if (PyErr_Occurred()) {
         outcome = FAILED;

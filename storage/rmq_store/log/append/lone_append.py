@@ -44,7 +44,7 @@ into an "index slot" or the "index header". What it raises happens instead.
 """
 
 watch: Watch | None = None
-"""Set by tests, in a process whose other threads do not append: it may run while the append lock is held."""
+"""Set by tests. While it is set, the call holds the claim of the append lock, because other threads may run."""
 
 
 class _Place(NamedTuple):
@@ -57,7 +57,7 @@ class _Place(NamedTuple):
     own_next: dict[QueueKey, int]
     own_end: array[int]
     numbers: array[int]
-    index: mmap.mmap | None
+    index_map: mmap.mmap | None
     log: CommitLog
     append_lock: object
     append_claim: object
