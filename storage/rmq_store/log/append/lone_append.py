@@ -34,13 +34,13 @@ FRAME_BYTES_MAX = 64 << 10
 # Queues whose files are known. They are held weakly: the table of open files decides what stays open.
 _QUEUES_MAX = 1024
 
-# What the C function answers if it has appended nothing (Outcome).
+# The C function's answer if its places are out of date, and nothing was appended (Outcome).
 _OUTDATED = 2
 
 Watch = Callable[[str, str, int, int, bytes], object]
 """(operation, target, descriptor, position, data), before each step of the C function: "write" to "segment", "queue
 file" or "index file"; "half" in the middle of it; "store", without a descriptor (-1), into a word of the state page,
-into an "index slot" or the "index header". What it raises happens instead.
+into an "index slot" or the "index header". An error that it raises happens instead.
 """
 
 watch: Watch | None = None
@@ -48,7 +48,7 @@ watch: Watch | None = None
 
 
 class _Place(NamedTuple):
-    """What the C function needs of the store: it takes the fields in this order. `numbers`: device and inode of the
+    """The C function takes these fields of the store, in this order. `numbers`: device and inode of the
     log's directory; descriptor, first offset and size of the last segment; descriptor, name, slots and entries of the
     newest index file; and whether frames have a CRC property.
     """
@@ -110,7 +110,7 @@ class LoneAppend:
         return None
 
     def _take_back(self, error: BaseException) -> None:
-        """What `watch` has interrupted is undone as any unfinished append."""
+        """Undo an append that `watch` has interrupted, as any unfinished one."""
         with append_lock(self._log):
             pass
         if isinstance(error, OSError):
