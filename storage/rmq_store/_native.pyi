@@ -6,6 +6,7 @@ them, IndexError for a slice outside of its data.
 """
 
 import mmap
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -148,6 +149,23 @@ def place_message(
     frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, crc_property: bool
 ) -> None:
     """As `rmq_store.format.frames.message.complete_frame`, which see. IndexError: too short for a frame."""
+
+def append_lone(
+    place: tuple[object, ...],
+    queue: tuple[object, ...],
+    frame: bytearray,
+    key_hashes: list[int],
+    tags_code: int,
+    now_ms: int,
+    watch: Callable[[str, str, int, int, bytes], object] | None,
+) -> tuple[int, int] | int:
+    """As `rmq_store.log.append.append.append_one` under the append lock, if that is free and nothing is unusual
+    (`rmq_store.log.append.lone_append`). A number: nothing was appended; 2: what `place` or `queue` says of the files
+    is out of date.
+    """
+
+def state_words() -> str:
+    """Names of the words of the state page, in their order, each followed by a space."""
 
 def patch_frames(
     frames: Bytes,

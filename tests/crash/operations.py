@@ -149,15 +149,19 @@ def memory_counts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(operation: Callable[[str, str], None]) -> Iterator[None]:
-    """Call `operation` before everything that a process does to its files."""
+    """Call `operation` before everything that a process does to its files. What the extension does for a lone message
+    is "lone write", "lone half" and "lone store".
+    """
     from rmq_store.files import durable
+    from rmq_store.log.append import lone_append
 
     durable.hook = operation
+    lone_append.watch = lambda step, target, *place: operation(f"lone {step}", target)
     try:
         with memory_counts():
             yield
     finally:
-        durable.hook = None
+        durable.hook = lone_append.watch = None
 
 
 class Saved:

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from crash.disk_image import Operation
 from rmq_store.files.locks.state_page import StatePage, _Word
 from rmq_store.files.segments import prefix_mapped
-from rmq_store.log.append import flush
+from rmq_store.log.append import flush, lone_append
 from rmq_store.log.views.index_file import IndexFile
 
 # The engine writes inode numbers into these two: an image must hold the very file.
@@ -85,8 +85,16 @@ class Recorder:
             for owner, method in ((_Word, "__set__"), (StatePage, "retract"), (StatePage, "publish"),
                                   (IndexFile, "write_header"), (IndexFile, "write_entries")):  # fmt: skip
                 stack.enter_context(patch.object(owner, method, self._caught_up(getattr(owner, method))))
+            stack.enter_context(patch.object(lone_append, "watch", self._lone_step))
             yield
         self.catch_up()
+
+    def _lone_step(self, operation: str, target: str, fd: int, position: int, data: bytes) -> None:
+        """What the extension is about to do for a lone message."""
+        if operation == "write":
+            self.note("write", self._descriptors[fd], position, data)
+        elif operation == "store":
+            self.catch_up()
 
     def _caught_up(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:

@@ -83,6 +83,15 @@ class Root:
             return self._log_identity is None
         return (status.st_ino, status.st_dev) == self._log_identity or self._log_identity is None
 
+    def log_place(self) -> tuple[str, int, int] | None:
+        """The path of the log's directory, and the device and inode that it leads to as long as `is_in_place`. None:
+        the directory did not exist when `watch` was called.
+        """
+        if self._log_identity is None:
+            return None
+        inode, device = self._log_identity
+        return self._log_name, device, inode
+
     def refuse_if_replaced(self) -> None:
         """Raise StoreReplacedError unless `is_in_place`."""
         if not self.is_in_place():

@@ -7,9 +7,10 @@
 #include "native.h"
 
 #include "big_endian.h"
+#include "index.h"
 #include "prefetch.h"
 
-#define ENTRY_BYTES 20
+#define ENTRY_BYTES INDEX_ENTRY_BYTES
 
 /* Slots lie anywhere in 20 MB. Asked for this many entries ahead, they are in the cache when their entry's turn comes. */
 #define AHEAD 16
@@ -174,18 +175,9 @@ done:
 }
 
 /* The header of a file; its fields are where format/views/index.py says. */
-#define HEADER_BYTES 40
-/* Of a record with more keys Python makes the entries. */
-#define KEYS_MAX 64
+#define HEADER_BYTES INDEX_HEADER_BYTES
 
-typedef struct {
-    const uint8_t *slots;
-    int64_t slot_count;
-    int32_t hashes[KEYS_MAX], slot_of[KEYS_MAX];
-    int count, new_slots;
-} NewKeys;
-
-static int take_hashes(NewKeys *keys, PyObject *list)
+int take_hashes(NewKeys *keys, PyObject *list)
 {
     keys->count = (int)PyList_Size(list);
     for (int key = 0; key < keys->count; key++) {
@@ -224,6 +216,31 @@ static int32_t seconds_after(int64_t begin_ms, int64_t time_ms)
     return seconds > INT32_MAX ? INT32_MAX : (int32_t)seconds;
 }
 
+int32_t next_entry(const uint8_t *header)
+{
+    int32_t next = (int32_t)word_at(header + 36);
+    return next < 1 ? 1 : next;
+}
+
+void chain_keys(NewEntries *made, NewKeys *keys, const uint8_t *old, int64_t log_offset, int64_t time_ms)
+{
+    int32_t used = (int32_t)word_at(old + 32), first = next_entry(old);
+    int64_t begin_ms = (int64_t)long_at(old);
+    for (int key = 0; key < keys->count; key++) {
+        put_entry(made->entries + ENTRY_BYTES * key, keys->hashes[key], log_offset, seconds_after(begin_ms, time_ms),
+                  previous_of(keys, key, first));
+        if (first + key <= 1)
+            begin_ms = time_ms; /* the header of a new file gets its begin with the first entry, and counts from it */
+    }
+    made->first = first;
+    put_long(made->header, (uint64_t)begin_ms);
+    put_long(made->header + 8, (uint64_t)time_ms);
+    put_long(made->header + 16, first <= 1 ? (uint64_t)log_offset : long_at(old + 16));
+    put_long(made->header + 24, (uint64_t)log_offset);
+    put_word(made->header + 32, used > INT32_MAX - keys->new_slots ? INT32_MAX : (uint32_t)(used + keys->new_slots));
+    put_word(made->header + 36, (uint32_t)(first + keys->count));
+}
+
 static PyObject *chain_one(PyObject *module, PyObject *arguments)
 {
     PyObject *given, *list, *entries = NULL, *slots = NULL;
@@ -232,14 +249,13 @@ static PyObject *chain_one(PyObject *module, PyObject *arguments)
     long long log_offset, time_ms, entry_max;
     Items mapped = {0};
     NewKeys keys = {0};
+    NewEntries made;
     (void)module;
     if (!PyArg_ParseTuple(arguments, "Oy#O!LLL:chain_one", &given, &header, &header_size, &PyList_Type, &list, &log_offset,
                           &time_ms, &entry_max))
         return NULL;
     if (header_size != HEADER_BYTES || PyList_Size(list) > KEYS_MAX)
         Py_RETURN_NONE;
-    const uint8_t *old = (const uint8_t *)header;
-    int32_t used = (int32_t)word_at(old + 32), next = (int32_t)word_at(old + 36), first = next < 1 ? 1 : next;
     if (!take_items(&mapped, given, 4, READ_ITEMS, "slots"))
         return NULL;
     keys.slots = mapped.view.buf;
@@ -250,22 +266,10 @@ static PyObject *chain_one(PyObject *module, PyObject *arguments)
     }
     if (!take_hashes(&keys, list))
         goto done;
+    int32_t first = next_entry((const uint8_t *)header);
     if (keys.count > entry_max - first)
         keys.count = entry_max > first ? (int)(entry_max - first) : 0;
-    int64_t begin_ms = (int64_t)long_at(old);
-    uint8_t written[KEYS_MAX * ENTRY_BYTES], renewed[HEADER_BYTES];
-    for (int key = 0; key < keys.count; key++) {
-        put_entry(written + ENTRY_BYTES * key, keys.hashes[key], log_offset, seconds_after(begin_ms, time_ms),
-                  previous_of(&keys, key, first));
-        if (first + key <= 1)
-            begin_ms = time_ms; /* the header of a new file gets its begin with the first entry, and counts from it */
-    }
-    put_long(renewed, (uint64_t)begin_ms);
-    put_long(renewed + 8, (uint64_t)time_ms);
-    put_long(renewed + 16, first <= 1 ? (uint64_t)log_offset : long_at(old + 16));
-    put_long(renewed + 24, (uint64_t)log_offset);
-    put_word(renewed + 32, used > INT32_MAX - keys.new_slots ? INT32_MAX : (uint32_t)(used + keys.new_slots));
-    put_word(renewed + 36, (uint32_t)(first + keys.count));
+    chain_keys(&made, &keys, (const uint8_t *)header, log_offset, time_ms);
     slots = PyList_New(keys.count);
     for (int key = 0; slots != NULL && key < keys.count; key++) {
         PyObject *pair = Py_BuildValue("ii", keys.slot_of[key], first + key);
@@ -273,8 +277,8 @@ static PyObject *chain_one(PyObject *module, PyObject *arguments)
             Py_CLEAR(slots);
     }
     if (slots != NULL)
-        entries = Py_BuildValue("iy#Ny#", first, written, (Py_ssize_t)(keys.count * ENTRY_BYTES), slots, renewed,
-                                (Py_ssize_t)HEADER_BYTES);
+        entries = Py_BuildValue("iy#Ny#", first, made.entries, (Py_ssize_t)(keys.count * ENTRY_BYTES), slots,
+                                made.header, (Py_ssize_t)HEADER_BYTES);
 done:
     release_items(&mapped);
     return entries;

@@ -25,6 +25,7 @@ extern PyMethodDef file_methods[];
 extern PyMethodDef frame_methods[];
 extern PyMethodDef host_methods[];
 extern PyMethodDef index_methods[];
+extern PyMethodDef lone_append_methods[];
 extern PyMethodDef message_batch_methods[];
 extern PyMethodDef message_methods[];
 extern PyMethodDef message_object_methods[];

@@ -199,6 +199,21 @@ static PyObject *encode_message(PyObject *module, PyObject *arguments)
     return Py_BuildValue("NNi", frame, hashes, tags_hash);
 }
 
+int place_frame(uint8_t *frame, size_t size, int64_t queue_offset, int64_t log_offset, int64_t store_ms, int has_crc)
+{
+    if (size < FRAME_HEADER_BYTES + (has_crc ? CRC_PROPERTY_BYTES : 0))
+        return 0;
+    int host_bytes = frame[SYS_FLAG_END] & BORN_HOST_V6 ? HOST_V6_BYTES : HOST_BYTES;
+    put_long(frame + OFFSETS_AT, (uint64_t)queue_offset);
+    put_long(frame + OFFSETS_AT + 8, (uint64_t)log_offset);
+    put_long(frame + BORN_HOST_AT + host_bytes, (uint64_t)store_ms);
+    if (has_crc) {
+        size_t covered = size - CRC_PROPERTY_BYTES;
+        put_crc_property(frame + covered, crc_extend(0, frame, covered));
+    }
+    return 1;
+}
+
 static PyObject *place_message(PyObject *module, PyObject *arguments)
 {
     PyObject *given;
@@ -209,18 +224,9 @@ static PyObject *place_message(PyObject *module, PyObject *arguments)
                           &store_ms, &has_crc))
         return NULL;
     uint8_t *frame = (uint8_t *)PyByteArray_AsString(given);
-    Py_ssize_t size = PyByteArray_Size(given);
-    if (size < FRAME_HEADER_BYTES + (has_crc ? CRC_PROPERTY_BYTES : 0)) {
+    if (!place_frame(frame, (size_t)PyByteArray_Size(given), queue_offset, log_offset, store_ms, has_crc)) {
         PyErr_SetString(PyExc_IndexError, "too short for a frame");
         return NULL;
-    }
-    int host_bytes = frame[SYS_FLAG_END] & BORN_HOST_V6 ? HOST_V6_BYTES : HOST_BYTES;
-    put_long(frame + OFFSETS_AT, (uint64_t)queue_offset);
-    put_long(frame + OFFSETS_AT + 8, (uint64_t)log_offset);
-    put_long(frame + BORN_HOST_AT + host_bytes, (uint64_t)store_ms);
-    if (has_crc) {
-        size_t covered = (size_t)size - CRC_PROPERTY_BYTES;
-        put_crc_property(frame + covered, crc_extend(0, frame, covered));
     }
     Py_RETURN_NONE;
 }

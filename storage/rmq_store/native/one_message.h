@@ -60,4 +60,7 @@ size_t put_hashes(const Properties *properties, uint32_t seed, int index_tags, u
 void write_frame(uint8_t *frame, size_t size, const Fields *fields, const Text *body, const Text *topic,
                  const Properties *properties);
 
+/* Give a whole frame its place and its store time. False: it is too short for a frame. */
+int place_frame(uint8_t *frame, size_t size, int64_t queue_offset, int64_t log_offset, int64_t store_ms, int has_crc);
+
 #endif

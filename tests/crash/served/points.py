@@ -139,7 +139,7 @@ class Armed:
             die()
         self._left -= 1
         # The word is stored behind this call.
-        self._is_visible = self._point == VISIBLE and (operation, path) == ("store", "appended_end")
+        self._is_visible = self._point == VISIBLE and path == "appended_end"
 
     def _answering(self, send: Callable[..., None], connection: Any, command: Any) -> None:
         from rmq_store.protocol.wire.frames import encode_command

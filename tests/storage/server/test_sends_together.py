@@ -23,6 +23,7 @@ from rmq_store.broker.write.encoder import MessageEncoder
 from rmq_store.broker.write.flusher import Flusher
 from rmq_store.errors import CorruptRecordError, StoreFailedError, UsageError
 from rmq_store.log.append.append import append_lock
+from rmq_store.log.append.lone_append import LoneAppend
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
@@ -101,17 +102,24 @@ class Appends:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, int]] = []
-        one, several = writer.append_one, writer.append_records
+        one, several, lone = writer.append_one, writer.append_records, LoneAppend.append
 
         def append_one(*given: object) -> object:
             self.made.append((threading.current_thread().name, 1))
             return one(*given)  # type: ignore[arg-type]
+
+        def append_lone(*given: object) -> object:
+            placed = lone(*given)  # type: ignore[arg-type]
+            if placed is not None:
+                self.made.append((threading.current_thread().name, 1))
+            return placed
 
         def append_records(log: object, records: list[object]) -> object:
             self.made.append((threading.current_thread().name, len(records)))
             return several(log, records)  # type: ignore[arg-type]
 
         monkeypatch.setattr(writer, "append_one", append_one)
+        monkeypatch.setattr(LoneAppend, "append", append_lone)
         monkeypatch.setattr(writer, "append_records", append_records)
 
 

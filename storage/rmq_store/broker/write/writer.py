@@ -41,6 +41,7 @@ from rmq_store.log.append.append import Appended, OneRecord, Unit, append, appen
 from rmq_store.log.append.append_frames import append_batch, append_records
 from rmq_store.log.append.flush import flush
 from rmq_store.log.append.group_append import GroupAppend
+from rmq_store.log.append.lone_append import LoneAppend
 from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock
 from rmq_store.log.core.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
 from rmq_store.protocol.errors import ResponseCode
@@ -66,6 +67,7 @@ class Writer:
         self._topics = topics
         self._units = UnitTable(log)
         self._group_append = GroupAppend(log)
+        self._lone_append = LoneAppend(log)
         self._space = DiskSpace(log.root, config)
         # A signal handler may send in the middle of a send of its own thread, so each lock can be taken twice.
         self._lock = threading.RLock()
@@ -93,16 +95,20 @@ class Writer:
         with self._lock:
             topics = self._topics.all()
             queue_id = self._routed(topics).route_one(message.topic, message.sharding_key, message.queue_id)
-        record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag, born_host)
+        now_ms = self._log.clock()
+        record, unique_id = self._one.encode(message, queue_id, now_ms, sys_flag, born_host)
         if message.topic not in topics:
             self._create_topics([(message.topic, queue_id + 1)])
+        is_late = False
         if self._log.sync_flush and _waits_for_disk(message):
             timeout_ms = self._config.sync_flush_timeout if flush_timeout_ms is None else flush_timeout_ms
             offset, queue_offset, is_late = self._group_append.append(record, lock_timeout_ms, timeout_ms)
+        elif (placed := self._lone_append.append(record, now_ms)) is not None:
+            offset, queue_offset = placed
         else:
             with append_lock(self._log, lock_timeout_ms):
                 offset, queue_offset = append_one(self._log, record)
-            is_late = False
+                self._lone_append.learn(record)
         if is_late:
             status = SendStatus.FLUSH_DISK_TIMEOUT
         else:

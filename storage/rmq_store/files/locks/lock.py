@@ -117,6 +117,15 @@ class OfdLock:
         _locks.add(self)
 
     @property
+    def claim(self) -> Claim[_Holder]:
+        """Not empty while a thread of this process takes the lock, or has it. A forked child gets another one.
+
+        Code that keeps the interpreter's lock from a look at it to the end may use the descriptor for itself
+        (native/lone_append.c): the object is free before and after.
+        """
+        return self._claim
+
+    @property
     def held(self) -> LockKind:
         """The state of this object; "free" in a forked child."""
         return self._kind

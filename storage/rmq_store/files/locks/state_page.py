@@ -39,6 +39,7 @@ flushed end counts, and whether a flush had failed or was running.
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 import time
 import uuid
@@ -127,6 +128,11 @@ class StatePage:
         self._words = np.frombuffer(self._map, _WORD, len(WORDS))
         self._loads = memoryview(self._map).cast("q")  # the same words; makes an int without a numpy scalar
         self._boot = np.frombuffer(boot_id(), _WORD)
+
+    @property
+    def map(self) -> mmap.mmap:
+        """The page itself, for code that loads and stores its words as this class does."""
+        return self._map
 
     def belongs_here(self) -> bool:
         """True if a first opener finished writing this page for this file: no copy, no half recovery, no damaged words.

@@ -32,23 +32,23 @@ class PrefixMappedFile:
         self.path = path
         self.size_bytes = size_bytes
         try:
-            self._fd = durable.open_nofollow(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
-            actual = os.fstat(self._fd).st_size
+            self.fd = durable.open_nofollow(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
+            actual = os.fstat(self.fd).st_size
             if actual != size_bytes and (actual or not writable):
                 raise CorruptIndexError(str(path), actual, f"the file has {actual} bytes, not {size_bytes}")
             if writable:
                 durable.before("allocate", path)
-                os.posix_fallocate(self._fd, 0, prefix_bytes)
-                os.ftruncate(self._fd, size_bytes)
+                os.posix_fallocate(self.fd, 0, prefix_bytes)
+                os.ftruncate(self.fd, size_bytes)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise durable.translate(error, path) from error
-        self._links = LinkCount(self._fd)
-        self.map = map_file(self._fd, prefix_bytes, writable=writable)
+        self._links = LinkCount(self.fd)
+        self.map = map_file(self.fd, prefix_bytes, writable=writable)
 
     def __del__(self) -> None:
-        fd = getattr(self, "_fd", -1)
+        fd = getattr(self, "fd", -1)
         if fd >= 0:
             os.close(fd)
 
@@ -58,22 +58,22 @@ class PrefixMappedFile:
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Bytes beyond the mapped part; fewer at the end of the file."""
-        return os.pread(self._fd, size_bytes, position)
+        return os.pread(self.fd, size_bytes, position)
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write bytes; readers of the mapped part see them. StoreFullError, StoreFailedError."""
         try:
-            durable.write_fully(self._fd, data, position, self.path)
+            durable.write_fully(self.fd, data, position, self.path)
         except OSError as error:
             raise durable.translate(error, self.path) from error
 
     def reserve(self, start: int, size_bytes: int) -> None:
         """Prepare for large writes (`blocks.reserve`)."""
-        blocks.reserve(self._fd, start, min(size_bytes, self.size_bytes - start))
+        blocks.reserve(self.fd, start, min(size_bytes, self.size_bytes - start))
 
     def zero_from(self, start: int) -> None:
         """Write zeros over all data from `start` on; holes stay holes."""
-        for low, high in data_ranges(self._fd, start, self.size_bytes):
+        for low, high in data_ranges(self.fd, start, self.size_bytes):
             for position in range(low, high, _ZERO_STEP):
                 self.write(bytes(min(_ZERO_STEP, high - position)), position)
 
@@ -81,6 +81,6 @@ class PrefixMappedFile:
         """fsync map and file. StoreFailedError."""
         try:
             self.map.flush()
-            durable.fsync_file(self._fd, self.path)
+            durable.fsync_file(self.fd, self.path)
         except OSError as error:
             raise durable.translate(error, self.path) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
@@ -90,9 +91,10 @@ class CommitLog:
         self.index_damage: CorruptIndexError | None = None
         """Why there is no index to be had, although the store keeps one."""
         self.own = root / "pyrmq"
-        # Where the log ended after the last append of one record by this process, and where queues went on then.
-        self._own_end = -1
-        self._own_next: dict[tuple[str, int], int] = {}
+        self.own_end = array("q", [-1])
+        """Where the log ended after the last append of one record by this process (one item)."""
+        self.own_next: dict[tuple[str, int], int] = {}
+        """Where queues went on then. These two change under the append lock, together."""
         self.accepted_damage = AcceptedDamage()
         self.crc_from: int | None = None
         """From here on a record must have a CRC property to count as whole. Set by whoever judges the log."""
@@ -240,7 +242,7 @@ class CommitLog:
             kind = kinds.BATCH_QUEUES
             raise StoreKindError(str(self.root), f"topic {topic!r}: {kind.what}. {kind.advice}", kind.name)
         queue = self.views.queue(topic, queue_id)
-        known = self._own_next.get((topic, queue_id)) if end == self._own_end else None
+        known = self.own_next.get((topic, queue_id)) if end == self.own_end[0] else None
         if known is not None and queue.has_entry(known - 1):
             return known
 
@@ -263,10 +265,10 @@ class CommitLog:
 
         The next message of the queue uses it, as long as no other process has appended.
         """
-        if start != self._own_end:
-            self._own_next = {}
-        self._own_next[topic, queue_id] = queue_offset
-        self._own_end = end
+        if start != self.own_end[0]:
+            self.own_next.clear()
+        self.own_next[topic, queue_id] = queue_offset
+        self.own_end[0] = end
 
     def _is_settled(self, read: Callable[[], tuple[int, int, int]]) -> bool:
         """Whether `read` gives the same value twice with no append under way behind the first."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rmq_store.files.segments.open_files import OpenFile
 from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, ENTRY_FIELDS, PRE_BLANK_SIZE
 
@@ -256,6 +257,17 @@ class ConsumeQueue:
             self.run.create(queue_offset * ENTRY_BYTES)
         self.run.write(queue_offset * ENTRY_BYTES, ENTRY_FIELDS.pack(log_offset, size, tags_code))
         self._hint, self.is_written = queue_offset + 1, True
+
+    def has_got(self, queue_offset: int) -> None:
+        """Note that an entry was put at this queue offset, in a file that was there."""
+        self._hint, self.is_written = queue_offset + 1, True
+
+    def last_file(self, queue_offset: int) -> tuple[int, OpenFile]:
+        """The file that holds the entry before `queue_offset`, and the position of its first byte in the queue.
+        FileNotFoundError.
+        """
+        position = self.run.base_of((queue_offset - 1) * ENTRY_BYTES)
+        return position, self.run.open(position)
 
     def cut(self, log_offset: int, is_record: Confirm, confirm: Confirm | None = None) -> int:
         """Remove the entries of records at or above `log_offset`; returns the queue's new end.

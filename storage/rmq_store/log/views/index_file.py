@@ -6,6 +6,7 @@ entry only if its record lies below the reader's end of the log. Source: IndexFi
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,6 +54,16 @@ class IndexFile:
     def is_current(self) -> bool:
         """True if it is certainly the newest file: no process starts another one while this one has room."""
         return self.exists() and int.from_bytes(self._file.map[_INDEX_COUNT]) < self.entry_max
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; it is closed with this object."""
+        return self._file.fd
+
+    @property
+    def map(self) -> mmap.mmap:
+        """Header and slots."""
+        return self._file.map
 
     @property
     def header_bytes(self) -> bytes:
