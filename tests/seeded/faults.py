@@ -383,7 +383,7 @@ FAULTS: Final = (
         f"{_C}/read/test_cluster_stream.py::test_all_queues_of_a_broker_go_back_to_what_has_replaced_its_lost_end",
     ),
     Fault(
-        "A broker lost the end of its log", f"{_K}/cluster_read/known_ends.py",
+        "A broker lost only the newest messages", f"{_K}/cluster_read/known_ends.py",
         "            if known[0] < stored_ms:\n",
         "            if known[0] > stored_ms:\n",
         f"{_C}/read/test_cluster_stream.py::test_the_newest_message_that_was_read_of_a_broker_tells_of_its_lost_end",
