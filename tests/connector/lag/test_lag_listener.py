@@ -589,6 +589,14 @@ def test_the_lag_of_a_broker_that_is_away_is_unknown_and_the_broker_is_named(cap
     assert samples(listener, "rmq_stream_broker_away", "broker_name") == {}
 
 
+def test_behind_an_unknown_lag_nothing_tells_how_fast_it_shrinks() -> None:
+    listener, query = LagListener(), Query()
+    listener.onQueryProgress(query.done(over_cluster({A0: 4, B0: 4}, {A0: 6}, ("b",))))
+    listener.onQueryProgress(query.done(over_cluster({A0: 4, B0: 4}, {A0: 5, B0: 4}), at_s=1))
+    (total,) = listener.sources()
+    assert (total.lag, total.eta_seconds) == (1, None)
+
+
 def test_all_brokers_may_be_away() -> None:
     listener, query = LagListener(), Query()
     listener.onQueryProgress(query.done(over_cluster({A0: 4, B0: 4}, {}, ("a", "b"))))
@@ -619,6 +627,14 @@ def test_an_idle_query_over_a_cluster_shows_no_old_ends(is_asked: bool) -> None:
     assert [row.lag for row in listener.rows()] == ([3, None] if is_asked else [None, None])
     assert listener.sources()[0].away_brokers == (("b",) if is_asked else ())
     assert "rmq_listener_errors_total 0" in listener.openmetrics()
+
+
+def test_what_another_run_of_an_idle_query_has_reported_is_not_shown() -> None:
+    listener, query, other = LagListener(), Query(), Query()
+    listener.onQueryProgress(query.done(over_cluster({A0: 4}, {A0: 4})))
+    listener.spark = _Spark(other.done(over_cluster({A0: 4}, {A0: 7})).progress)  # type: ignore[assignment]
+    listener.onQueryIdle(query.idle(20))
+    assert [row.lag for row in listener.rows()] == [None]
 
 
 @pytest.mark.parametrize(("policy", "has_state", "is_told"), [("goOn", True, True), ("wait", True, False),

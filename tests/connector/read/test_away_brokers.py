@@ -537,11 +537,19 @@ def test_a_warning_says_that_a_broker_is_away_and_one_that_it_is_back(
     assert f"The stream {what} (onBrokerAway); its queues stay at T-broker-b:0 10" in said[0]
     reported = made.reader.reportLatestOffset()
     assert reported["away"] == ["broker-b"] and "broker-b:0" not in reported["topics"]["T"]
+    assert reported["onBrokerAway"] == policy
     absence.end()
     caplog.clear()
     made.trigger(40_000)
     assert "broker broker-b is back after " in caplog.text and "goes on in its queues at T-broker-b:0 10" in caplog.text
     assert "away" not in made.reader.reportLatestOffset()
+
+
+def test_queues_of_a_broker_that_does_not_grant_the_lease_are_not_planned(net: FakeNet, query: Make) -> None:
+    """Not in the plan that asks for it, either, though the broker has told its ends."""
+    net.brokers["broker-b"].refused[LOCK] = 2, "busy"
+    made = query(CASES["a group"])
+    assert {queue_id for _, queue_id, _, _ in made.trigger()} == {A0, A1}
 
 
 # -- a broker that is back ---------------------------------------------------------------------------------------------
