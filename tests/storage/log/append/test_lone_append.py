@@ -468,6 +468,26 @@ def test_delays_large_messages_and_files_that_end_go_the_python_way(lab: Lab) ->
     assert lab.is_sound()
 
 
+@pytest.mark.parametrize("left_bytes", [0, 7, 8])
+def test_a_frame_leaves_room_for_a_blank_at_the_end_of_its_file(lab: Lab, left_bytes: int) -> None:
+    size_bytes = 1 << 20
+    lab.config = replace(lab.config, mapped_file_size_commit_log=size_bytes)
+    with opened(lab) as store:
+        page = lone(store)._log.writing_page
+        begin = page.appended_end
+        store.send(Message("Alpha", bytes(1000), queue_id=0))
+        others_bytes = page.appended_end - begin - 1000
+        while size_bytes - page.appended_end > 60_000:
+            store.send(Message("Alpha", bytes(40_000), queue_id=0))
+        with counted(store) as seen:
+            body_bytes = size_bytes - page.appended_end - left_bytes - others_bytes
+            store.send(Message("Alpha", bytes(body_bytes), queue_id=0))
+        assert seen == [left_bytes == 8]
+        assert page.appended_end > size_bytes if left_bytes < 8 else page.appended_end == size_bytes - 8
+        send(store, 2)
+    assert lab.is_sound()
+
+
 def test_a_closed_store_is_left_alone(lab: Lab) -> None:
     store = opened(lab)
     appender = lone(store)
