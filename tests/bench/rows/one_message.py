@@ -190,8 +190,7 @@ def group_commit(scratch: Scratch, *, processes: bool, sync_ms: float) -> Iterat
 
 
 PUT_LIMIT = (
-    "Python: some 190 calls from `Store.send` to the file are two thirds of the time, twelve system calls the "
-    "rest. C code makes frame, checksums, hashes and index entries. Measured before ADR 0036: since then the append is "
+    "Measured before ADR 0036, with some 190 calls of Python from `Store.send` to the file. Since then the append is "
     "one call, and a put takes 0.3 of that time (`python -m bench.lone`)."
 )
 BARE_PUT_LIMIT = (

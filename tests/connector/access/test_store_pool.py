@@ -378,6 +378,7 @@ def test_a_batch_write_is_flushed_swept_and_closed_behind_its_return(tmp_path: P
         assert store.recovery is not None and store.recovery.trust == "CLEAN"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flush_disk_type", "what", "reused"),
     [("ASYNC_FLUSH", "batch", False), ("ASYNC_FLUSH", "stream", False), ("SYNC_FLUSH", "batch", True)],

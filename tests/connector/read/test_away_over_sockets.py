@@ -19,6 +19,7 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 
 from ..planned_batches import LIMIT, planned, through_spark
 
+pytestmark = pytest.mark.long
 Make = Callable[..., Any]
 A0, B0 = BrokerQueueId("broker-000", 0), BrokerQueueId("broker-001", 0)
 DEADLINE_S = 60.0

@@ -460,6 +460,7 @@ def test_trigger_once_reads_everything(net: FakeNet, stream: Make) -> None:
     assert sum(last - first for _, _, first, last in planned(reader, start, end)) == 30
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_hundred_brokers_with_a_hundred_queues_are_asked_a_few_hundred_times(
     net: FakeNet, clock: Clock, stream: Make, more: Make

@@ -57,6 +57,7 @@ def test_what_only_a_broker_delivers_is_read_as_rows(waiting: Path) -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_reads_them(spark: SparkSession, waiting: Path) -> None:
     frame = spark.read.format("rmq").option("brokerWaits", "true").load(str(waiting))

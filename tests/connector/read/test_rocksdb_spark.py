@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_a_batch_and_a_stream_read_it(spark: Any, tmp_path: Path) -> None:
     with Store.open(tmp_path / "files", create=True) as opened:
         opened.create_topic("Orders", 2)

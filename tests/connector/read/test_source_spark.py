@@ -105,6 +105,7 @@ def test_a_wrong_option_is_refused_when_the_source_is_made(spark: Any, tmp_path:
         spark.readStream.format("rmq").option("path", str(tmp_path)).option("subscibe", "T").load()
 
 
+@pytest.mark.long
 def test_wrong_names_give_typed_errors_that_say_where(spark: Any, make_store: Make, tmp_path: Path) -> None:
     path = make_store(Orders=1)
     with pytest.raises(Exception, match=r"UnknownTopicError: .*Nope"):
@@ -125,6 +126,7 @@ def test_min_partitions_cut_queues_and_lose_nothing(spark: Any, make_store: Make
     assert batch(spark, path).load().rdd.getNumPartitions() == 4
 
 
+@pytest.mark.long
 @pytest.mark.statement("G18")
 def test_a_stream_commits_its_group_also_for_the_last_batch_of_available_now(
     spark: Any, make_store: Make, add_messages: Make, tmp_path: Path
@@ -156,6 +158,7 @@ def test_with_trigger_once_the_next_run_commits_the_batch(spark: Any, make_store
     assert committed(path, "cg") == ends(path)
 
 
+@pytest.mark.long
 def test_a_failing_sink_does_not_move_the_group(spark: Any, make_store: Make, tmp_path: Path) -> None:
     path = make_store(Orders=40)
     seen: list[int] = []
@@ -281,6 +284,7 @@ def test_tags_advance_over_what_they_filter(spark: Any, make_store: Make, tmp_pa
     assert committed(path, "cg") == ends(path)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_store_or_of_a_lost_tail_is_refused(
     spark: Any, make_store: Make, add_messages: Make, tmp_path: Path
 ) -> None:

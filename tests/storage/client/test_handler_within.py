@@ -95,6 +95,7 @@ def pushing(group: str, root: Path, got: list[bytes]) -> PushConsumer:
     return consumer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("act", ["run_once", "subscribe"])
 @pytest.mark.parametrize("every", [pytest.param(5, marks=pytest.mark.slow), 31])
 def test_a_handler_within_a_round_is_refused_or_leaves_a_sound_consumer(root: Path, act: str, every: int) -> None:
@@ -116,6 +117,7 @@ def test_a_handler_within_a_round_is_refused_or_leaves_a_sound_consumer(root: Pa
     assert refused > 0 or (act == "subscribe" and every > 5)  # which is short
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [pytest.param(5, marks=pytest.mark.slow), 31])
 def test_a_shutdown_within_a_round_is_refused_or_leaves_the_rest_to_others(root: Path, every: int) -> None:
     bodies = sent(root, 3)

@@ -133,6 +133,8 @@ class Store(Reading, Writing):
                 self._transactions.save_progress()
             finally:
                 opening.close(self._log)
+                assert self._writer is not None  # as the flusher
+                self._writer.forget_files()
         else:
             self._log.close()
 

@@ -131,6 +131,11 @@ class LoneAppend:
                     self._queues.clear()
                 self._queues[record[:2]] = queue
 
+    def forget(self) -> None:
+        """Let go of all files: the store is closed."""
+        self._place = None
+        self._queues.clear()
+
     def _look(self) -> tuple[_Place, object] | None:
         """None: this store, or its newest index file, is not a usual one."""
         log = self._log

@@ -183,6 +183,7 @@ def test_rows_with_queues_of_their_own_wait_for_every_master(three: SimulatedClu
         run(three, 1, rows=keyed)
 
 
+@pytest.mark.long
 def test_batches_are_stored_once_though_two_of_three_masters_were_killed_in_turn(three: SimulatedCluster) -> None:
     before = stored(three)
     stop_c = stop(three.brokers[C])

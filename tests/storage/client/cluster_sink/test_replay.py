@@ -247,6 +247,7 @@ def test_a_broker_that_cannot_tell_an_end_now_is_asked_again(
     assert not task.check.stored(chunk(key(1)), ORDERS[0], None, "late").any()
 
 
+@pytest.mark.long
 def test_a_broker_that_never_tells_an_end_leaves_the_batch_in_doubt(
     brokers: SimulatedCluster, cluster: Cluster
 ) -> None:

@@ -143,6 +143,7 @@ def live(root: Path, config: StoreConfig, count: int) -> list[bool]:
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("crc_property", [True, False])
 @pytest.mark.parametrize("index", [True, False])
 def test_the_same_bytes_as_from_python(
@@ -219,6 +220,7 @@ def test_the_steps_are_those_of_an_append_in_their_order(lab: Lab) -> None:
     assert watch.steps == STEPS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", range(len(STEPS)), ids=[f"{number}-{step[1]}" for number, step in enumerate(STEPS)])
 def test_killed_before_a_step_the_message_is_there_or_it_is_not(lab: Lab, k: int) -> None:
     """The next opener finds it as soon as it was published, and before that no trace of it."""
@@ -243,6 +245,7 @@ def sent_after(store: Store) -> bool:
     return second.queue_offset == first.queue_offset + 1 and seen == [True]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", range(len(STEPS)))
 def test_another_writer_undoes_what_a_killed_one_left(lab: Lab, k: int) -> None:
     with opened(lab) as store:
