@@ -113,7 +113,7 @@ def test_a_broker_that_is_back_with_another_disk_has_lost_what_was_read(
 def test_a_topic_that_is_deleted_at_a_broker_is_lost_there(
     cluster: RocketmqCluster, new_name: Any, caplog: pytest.LogCaptureFixture, fails: bool, brokers: tuple[str, ...]
 ) -> None:
-    """The broker says so itself. What was there unread nobody knows, so it does not matter that all was read."""
+    """The broker says so itself. Nobody knows what was unread there, so it does not matter that all was read."""
     topic = cluster.create_topic(new_name("Deleted"), 1)
     for name in (STAYS, AWAY):
         send(cluster, name, topic, 3)

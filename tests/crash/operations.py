@@ -149,8 +149,8 @@ def memory_counts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(operation: Callable[[str, str], None]) -> Iterator[None]:
-    """Call `operation` before everything that a process does to its files. What the extension does for a lone message
-    is "lone write", "lone half" and "lone store".
+    """Call `operation` before everything that a process does to its files. The extension's steps for a lone message are
+    named "lone write", "lone half" and "lone store".
     """
     from rmq_store.files import durable
     from rmq_store.log.append import lone_append

@@ -25,8 +25,8 @@ COLUMNS = ("body", "tags", "keys", "flag", "queueOffset", "topic", "queueId", "p
 texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12)
 bodies = st.one_of(st.binary(max_size=40), st.integers(200, 5000).map(lambda size: b"\xa5" * size))
 sharding_keys = st.none() | texts
-# A message that asks to wait is not in its queue; delayed messages have a model of their own. What brokers add on the
-# way is dropped from a new message (test_new_message.py).
+# A message that asks to wait is not in its queue; delayed messages have a model of their own. A new message loses the
+# properties that brokers add on the way (test_new_message.py).
 property_names = texts.filter(
     lambda name: name != "DELAY" and not name.startswith("TIMER_") and name not in IDENTITIES | ADDED_ON_THE_WAY
 )

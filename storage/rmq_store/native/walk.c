@@ -11,6 +11,7 @@
 #define NAME_BYTES 9
 #define DIGITS 10
 #define AHEAD_BYTES 1024
+#define WHOLE INT64_MIN /* a stop: the end of the data */
 
 static const uint8_t property_name[NAME_BYTES] = {'_', '_', 'C', 'R', 'C', '3', '2', '#', 1};
 
@@ -98,24 +99,17 @@ static Py_ssize_t walk(const Items *data, int64_t position, int64_t stop, const 
     return row;
 }
 
-static PyObject *walk_frames(PyObject *module, PyObject *arguments)
+/* The number of frames found in `given`: data, and places for positions and sizes. */
+static PyObject *walked(PyObject *const given[3], long long position, long long stop, const Demand *demand)
 {
-    PyObject *given[4], *result = NULL;
+    PyObject *result = NULL;
     Items data = {0}, positions = {0}, sizes = {0};
-    long long position, stop, crc_position;
-    int64_t base;
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "OLLOLOO:walk_frames", &given[0], &position, &stop, &given[3], &crc_position,
-                          &given[1], &given[2])
-        || !take_base(&base, given[3]))
-        return NULL;
     if (!take_items(&data, given[0], 1, READ_ITEMS, "data") || !take_items(&positions, given[1], 8, WRITE_ITEMS, "positions")
         || !take_n_items(&sizes, given[2], 8, WRITE_ITEMS, "sizes", positions.count))
         goto done;
-    Demand demand = {given[3] == Py_None ? NULL : &base, crc_position, 0, 0, 0};
     Py_ssize_t row;
     Py_BEGIN_ALLOW_THREADS
-    row = walk(&data, position, stop, &demand, &positions, &sizes);
+    row = walk(&data, position, stop == WHOLE ? data.count : stop, demand, &positions, &sizes);
     Py_END_ALLOW_THREADS
     result = PyLong_FromSsize_t(row);
 done:
@@ -125,10 +119,23 @@ done:
     return result;
 }
 
+static PyObject *walk_frames(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[3], *base_given;
+    long long position, stop, crc_position;
+    int64_t base;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OLLOLOO:walk_frames", &given[0], &position, &stop, &base_given, &crc_position,
+                          &given[1], &given[2])
+        || !take_base(&base, base_given))
+        return NULL;
+    Demand demand = {base_given == Py_None ? NULL : &base, crc_position, 0, 0, 0};
+    return walked(given, position, stop, &demand);
+}
+
 static PyObject *walk_queue_frames(PyObject *module, PyObject *arguments)
 {
-    PyObject *given[3], *result = NULL;
-    Items data = {0}, positions = {0}, sizes = {0};
+    PyObject *given[3];
     long long first_queue_offset;
     int queue_id;
     (void)module;
@@ -139,20 +146,8 @@ static PyObject *walk_queue_frames(PyObject *module, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, "a queue offset below 0");
         return NULL;
     }
-    if (!take_items(&data, given[0], 1, READ_ITEMS, "data") || !take_items(&positions, given[1], 8, WRITE_ITEMS, "positions")
-        || !take_n_items(&sizes, given[2], 8, WRITE_ITEMS, "sizes", positions.count))
-        goto done;
     Demand demand = {NULL, INT64_MAX, 1, queue_id, first_queue_offset};
-    Py_ssize_t row;
-    Py_BEGIN_ALLOW_THREADS
-    row = walk(&data, 0, data.count, &demand, &positions, &sizes);
-    Py_END_ALLOW_THREADS
-    result = PyLong_FromSsize_t(row);
-done:
-    release_items(&data);
-    release_items(&positions);
-    release_items(&sizes);
-    return result;
+    return walked(given, 0, WHOLE, &demand);
 }
 
 PyMethodDef walk_methods[] = {
