@@ -377,11 +377,11 @@ class Writer:
         found = self.newest_unit(purpose, key)
         return found.value if found else None
 
-    @leaves_no_lock
     def forget_files(self) -> None:
         """Let go of the files that it knows: the store is closed."""
         self._lone_append.forget()
 
+    @leaves_no_lock
     def flush(self) -> None:
         """See `Store.flush`."""
         flush(self._log)
