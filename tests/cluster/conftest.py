@@ -7,11 +7,16 @@ have passed: an interrupted `make cluster` goes on where it stopped.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.finished import Finished
+from helpers.cluster.fixtures import require_released
+from helpers.cluster.java_process import VERSIONS
+from pyspark_rmq.access import cluster_pool
 
 HERE = Path(__file__).parent
 _DONE = os.environ.get("RMQ_CLUSTER_DONE")
@@ -37,3 +42,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_sessionfinish(exitstatus: int) -> None:
     if _FINISHED is not None and exitstatus == pytest.ExitCode.OK:
         _FINISHED.forget()
+
+
+@pytest.fixture(params=VERSIONS)
+def two_masters(request: pytest.FixtureRequest) -> Iterator[RocketmqCluster]:
+    """Two masters without slaves, of this test alone."""
+    require_released(request.param)
+    with RocketmqCluster(request.param, groups=2) as cluster:
+        yield cluster
+    cluster_pool.close_unused()

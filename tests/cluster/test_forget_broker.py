@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,9 @@ from click.testing import CliRunner, Result
 
 from helpers.cluster import requests
 from helpers.cluster.brokers import RocketmqCluster
-from helpers.cluster.fixtures import require_released
-from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.waiting import until
 from helpers.cluster.weather import without_spark
 from helpers.cluster.weather.without_spark import Copying
-from pyspark_rmq.access import cluster_pool
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
@@ -39,14 +36,6 @@ STAYS, GONE = "broker-a", "broker-b"
 """The tasks of the one that stays keep their numbers without the other, so that a repetition finds their rows."""
 FIRST, SECOND, THIRD = range(10), range(10, 17), range(17, 22)
 TIMEOUT = {"brokerAwayTimeout": "10s"}
-
-
-@pytest.fixture(params=VERSIONS)
-def brokers(request: pytest.FixtureRequest) -> Iterator[RocketmqCluster]:
-    require_released(request.param)
-    with RocketmqCluster(request.param, groups=2) as cluster:
-        yield cluster
-    cluster_pool.close_unused()
 
 
 @pytest.fixture(autouse=True)
@@ -74,11 +63,11 @@ def stored(cluster: RocketmqCluster, topic: str) -> Counter[str]:
 
 
 def test_a_query_goes_on_without_a_broker_that_never_returns(
-    brokers: RocketmqCluster, new_name: Callable[[str], str], tmp_path: Path
+    two_masters: RocketmqCluster, new_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    orders, copies = (brokers.create_topic(new_name(name), 1) for name in ("Orders", "Copies"))
+    orders, copies = (two_masters.create_topic(new_name(name), 1) for name in ("Orders", "Copies"))
     group = new_name("cg")
-    where = {"nameServer": brokers.name_server, **TIMEOUT}
+    where = {"nameServer": two_masters.name_server, **TIMEOUT}
 
     def query() -> tuple[RmqStreamReader, Callable[[Any, Any, int], None]]:
         given = {**where, "subscribe": orders, "group": group, "startingOffsets": "earliest"}
@@ -102,19 +91,19 @@ def test_a_query_goes_on_without_a_broker_that_never_returns(
         return found
 
     def forget(*more: str) -> Result:
-        words = ["-n", brokers.name_server, "checkpoint", "forget-broker", str(path), GONE, "-g", group, *more]
+        words = ["-n", two_masters.name_server, "checkpoint", "forget-broker", str(path), GONE, "-g", group, *more]
         return CliRunner().invoke(commands, words, env={"RMQ_STORE": None, "NAMESRV_ADDR": None}, prog_name="rmq")
 
     for name in (STAYS, GONE):
-        send(brokers, orders, name, FIRST)
+        send(two_masters, orders, name, FIRST)
     reader, batch = query()
     start, end = first_batch(reader)
     batch(start, end, 0)
     for name in (STAYS, GONE):
-        send(brokers, orders, name, SECOND)
+        send(two_masters, orders, name, SECOND)
     planned = until_at(reader, end, {f"{STAYS}:0": SECOND.stop, f"{GONE}:0": SECOND.stop})
     reader.commit(end)
-    brokers.broker(GONE).kill()
+    two_masters.broker(GONE).kill()
     with pytest.raises(Exception, match=GONE):
         batch(end, planned, 1)
     reader.stop()
@@ -137,13 +126,13 @@ def test_a_query_goes_on_without_a_broker_that_never_returns(
     reader, batch = query()
     planned = rewound(path, 1)
     batch(rewound(path, 0), planned, 1)
-    send(brokers, orders, STAYS, THIRD)
+    send(two_masters, orders, STAYS, THIRD)
     last = until_at(reader, planned, {f"{STAYS}:0": THIRD.stop})
     batch(planned, last, 2)
     reader.commit(last)
     reader.stop()
-    found = stored(brokers, copies)
+    found = stored(two_masters, copies)
     assert {f"{STAYS} {number}" for number in (*SECOND, *THIRD)} <= found.keys(), "all that the living broker has"
     assert set(found.values()) == {1}, "nothing is stored twice"
-    with brokers.connect(STAYS) as broker:
+    with two_masters.connect(STAYS) as broker:
         assert requests.committed(broker, group, orders).ext_fields["offset"] == str(THIRD.stop)

@@ -7,16 +7,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.cluster.brokers import RocketmqCluster
-from helpers.cluster.fixtures import require_released
-from helpers.cluster.java_process import VERSIONS
-from pyspark_rmq.access import cluster_pool
 
 from ..connector.conftest import spark
 
@@ -32,14 +29,6 @@ AWAY_S = 60
 PATIENCE_S = 240
 
 
-@pytest.fixture(params=VERSIONS)
-def brokers(request: pytest.FixtureRequest) -> Iterator[RocketmqCluster]:
-    require_released(request.param)
-    with RocketmqCluster(request.param, groups=2) as cluster:
-        yield cluster
-    cluster_pool.close_unused()
-
-
 def wait_for(query: Any, fulfilled: Callable[[], bool], what: str) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not fulfilled():
@@ -51,10 +40,10 @@ def wait_for(query: Any, fulfilled: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_a_sink_waits_for_one_of_two_masters(
-    spark: Any, brokers: RocketmqCluster, new_name: NewName, tmp_path: Path, is_killed: bool
+    spark: Any, two_masters: RocketmqCluster, new_name: NewName, tmp_path: Path, is_killed: bool
 ) -> None:
-    topic = brokers.create_topic(new_name("Bills"), queue_count=2)
-    options = {"nameServer": brokers.name_server, "topic": topic}
+    topic = two_masters.create_topic(new_name("Bills"), queue_count=2)
+    options = {"nameServer": two_masters.name_server, "topic": topic}
     rows = spark.readStream.format("rate").option("rowsPerSecond", 50).option("numPartitions", 2).load()
     rows = rows.selectExpr("CAST(value AS STRING) AS body")
     writer = rows.writeStream.format("rmq").options(**options)
@@ -67,7 +56,7 @@ def test_a_sink_waits_for_one_of_two_masters(
     try:
         wait_for(query, lambda: batches() >= 3, "the fourth batch")
         before = batches()
-        process = brokers.broker(GONE)
+        process = two_masters.broker(GONE)
         (process.kill if is_killed else process.stop)()
         went_s = time.monotonic()
         while time.monotonic() < went_s + AWAY_S:
@@ -75,7 +64,7 @@ def test_a_sink_waits_for_one_of_two_masters(
             time.sleep(0.5)
         while_away = batches() - before
         process.start()
-        brokers.await_registered((GONE, 0))
+        two_masters.await_registered((GONE, 0))
         back_s = time.monotonic()
         wait_for(query, lambda: batches() >= before + while_away + 3, "batches after the return")
         after_s = time.monotonic() - back_s
@@ -85,7 +74,7 @@ def test_a_sink_waits_for_one_of_two_masters(
         last = batches()
     finally:
         query.stop()
-    read = spark.read.format("rmq").options(nameServer=brokers.name_server, subscribe=topic).load()
+    read = spark.read.format("rmq").options(nameServer=two_masters.name_server, subscribe=topic).load()
     stored = Counter(int(row.body) for row in read.select(read.body.cast("string").alias("body")).collect())
     assert [number for number, times in stored.items() if times > 1] == []
     planned = sum(one["numInputRows"] for one in query.recentProgress if one["batchId"] <= last)

@@ -53,7 +53,7 @@ class Stream:
         }  # fmt: skip
         self.reader = RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA)
         self.position = through_spark(self.reader.initialOffset())
-        self.topic = topic
+        self.cluster, self.topic = cluster, topic
 
     def trigger(self) -> None:
         start, self.position = self.position, through_spark(self.reader.latestOffset(self.position, LIMIT))
@@ -82,22 +82,33 @@ class Stream:
         return caught.value
 
 
+def read_stream(cluster: RocketmqCluster, topic: str, fails: bool) -> Stream:
+    """A stream that has read three messages of each broker."""
+    for name in (STAYS, AWAY):
+        send(cluster, name, topic, 3)
+    stream = Stream(cluster, topic, fails)
+    stream.until({STAYS: 3, AWAY: 3})
+    return stream
+
+
+def come_back_with_another_disk(stream: Stream) -> None:
+    """One broker is killed, the stream goes on beside it, and the broker comes back empty."""
+    broker = stream.cluster.broker(AWAY)
+    broker.kill()
+    send(stream.cluster, STAYS, stream.topic, 1, first=3)
+    stream.until({STAYS: 4, AWAY: 3})
+    shutil.rmtree(broker.directory / "store")
+    stream.cluster.heal()
+
+
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "reports"])
 @pytest.mark.parametrize("count", [1, 4], ids=["with fewer messages", "with more messages"])
 def test_a_broker_that_is_back_with_another_disk_has_lost_what_was_read(
     cluster: RocketmqCluster, new_name: Any, caplog: pytest.LogCaptureFixture, fails: bool, count: int
 ) -> None:
     topic = cluster.create_topic(new_name("Replaced"), 1)
-    for name in (STAYS, AWAY):
-        send(cluster, name, topic, 3)
-    stream = Stream(cluster, topic, fails)
-    stream.until({STAYS: 3, AWAY: 3})
-    broker = cluster.broker(AWAY)
-    broker.kill()
-    send(cluster, STAYS, topic, 1, first=3)
-    stream.until({STAYS: 4, AWAY: 3})
-    shutil.rmtree(broker.directory / "store")
-    cluster.heal()
+    stream = read_stream(cluster, topic, fails)
+    come_back_with_another_disk(stream)
     cluster.create_topic(topic, 1)
     send(cluster, AWAY, topic, count)
     if fails:
@@ -115,10 +126,7 @@ def test_a_topic_that_is_deleted_at_a_broker_is_lost_there(
 ) -> None:
     """The broker says so itself. Nobody knows what was unread there, so it does not matter that all was read."""
     topic = cluster.create_topic(new_name("Deleted"), 1)
-    for name in (STAYS, AWAY):
-        send(cluster, name, topic, 3)
-    stream = Stream(cluster, topic, fails)
-    stream.until({STAYS: 3, AWAY: 3})
+    stream = read_stream(cluster, topic, fails)
     for name in brokers:
         with cluster.connect(name) as broker:
             assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == 0
@@ -141,15 +149,7 @@ def test_a_topic_that_is_deleted_at_a_broker_is_lost_there(
 def test_a_broker_that_is_back_without_the_topic_has_lost_it(cluster: RocketmqCluster, new_name: Any) -> None:
     """Another disk, on which nobody has made the topic: its queues counted as closed, without a word."""
     topic = cluster.create_topic(new_name("Forgotten"), 1)
-    for name in (STAYS, AWAY):
-        send(cluster, name, topic, 3)
-    stream = Stream(cluster, topic, True)
-    stream.until({STAYS: 3, AWAY: 3})
-    broker = cluster.broker(AWAY)
-    broker.kill()
-    send(cluster, STAYS, topic, 1, first=3)
-    stream.until({STAYS: 4, AWAY: 3})
-    shutil.rmtree(broker.directory / "store")
-    cluster.heal()
+    stream = read_stream(cluster, topic, True)
+    come_back_with_another_disk(stream)
     assert [(queue_id.broker_name, start) for _, queue_id, start, _ in stream.error().ranges] == [(AWAY, 3)]
     stream.reader.stop()

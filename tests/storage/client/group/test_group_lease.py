@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -605,29 +607,36 @@ def test_what_is_known_of_the_lease_at_a_broker_is_one_value(net: FakeNet, make:
     assert group.at("b") == BrokerLease()
 
 
-def test_a_renewal_that_waits_for_a_broker_keeps_no_plan_waiting(net: FakeNet, make: Any) -> None:
-    group = make()
-    group.lease("Orders", "reports")
-    is_renewing, may_go_on, inner = threading.Event(), threading.Event(), net.call
+@contextmanager
+def held_renewal(net: FakeNet, group: GroupLease, code: int, may_go_on: threading.Event) -> Iterator[None]:
+    """A renewal in a thread of its own, held at its first request of this code until the event, or the block, ends."""
+    is_held, inner = threading.Event(), net.call
 
-    def slow(address: str, command: Any, timeout_ms: int) -> Any:
-        if command.code == 34:
-            is_renewing.set()
+    def held(address: str, command: Any, timeout_ms: int) -> Any:
+        if command.code == code and threading.current_thread() is renewal:
+            is_held.set()
             assert may_go_on.wait(10)
         return inner(address, command, timeout_ms)
 
-    net.call = slow  # type: ignore[method-assign]
+    net.call = held  # type: ignore[method-assign]
     renewal = threading.Thread(target=group.renew)
     renewal.start()
     try:
-        assert is_renewing.wait(10)
+        assert is_held.wait(10)
+        yield
+    finally:
+        may_go_on.set()
+        renewal.join(10)
+
+
+def test_a_renewal_that_waits_for_a_broker_keeps_no_plan_waiting(net: FakeNet, make: Any) -> None:
+    group = make()
+    group.lease("Orders", "reports")
+    with held_renewal(net, group, 34, threading.Event()):
         planning = threading.Thread(target=group.hold_before_planning, args=(["a", "b"],))
         planning.start()
         planning.join(10)
         assert not planning.is_alive()
-    finally:
-        may_go_on.set()
-        renewal.join(10)
 
 
 def test_a_plan_does_not_wait_for_a_renewal_that_waits_for_a_broker(
@@ -639,24 +648,9 @@ def test_a_plan_does_not_wait_for_a_renewal_that_waits_for_a_broker(
     group = make()
     group.lease("Orders", "reports")
     net.brokers["b"].processes[0].down = False
-    is_renewing, may_go_on, inner = threading.Event(), threading.Event(), net.call
-
-    def slow(address: str, command: Any, timeout_ms: int) -> Any:
-        if command.code == 41 and threading.current_thread() is renewal:
-            is_renewing.set()
-            assert may_go_on.wait(10)
-        return inner(address, command, timeout_ms)
-
-    net.call = slow  # type: ignore[method-assign]
-    renewal = threading.Thread(target=group.renew)
-    renewal.start()
-    try:
-        assert is_renewing.wait(10)
+    with held_renewal(net, group, 41, threading.Event()):
         not_held = group.hold_before_planning(["a", "b"])
         assert [str(why) for why in not_held.values()] == ["the lease of Orders at broker b is not taken yet"]
-    finally:
-        may_go_on.set()
-        renewal.join(10)
     assert group.hold_before_planning(["a", "b"]) == {}
 
 
@@ -669,13 +663,7 @@ def test_a_plan_waits_a_moment_for_a_renewal_that_is_about_to_end(
     group = make()
     group.lease("Orders", "reports")
     net.brokers["b"].processes[0].down = False
-    is_renewing, is_waited_for, inner = threading.Event(), threading.Event(), net.call
-
-    def slow(address: str, command: Any, timeout_ms: int) -> Any:
-        if command.code == 41 and threading.current_thread() is renewal:
-            is_renewing.set()
-            assert is_waited_for.wait(10)
-        return inner(address, command, timeout_ms)
+    is_waited_for = threading.Event()
 
     class Noted:
         def __init__(self, lock: Any) -> None:
@@ -686,18 +674,13 @@ def test_a_plan_waits_a_moment_for_a_renewal_that_is_about_to_end(
             is_waited_for.set()
             return bool(self._lock.acquire(*given, **named))
 
-    net.call = slow  # type: ignore[method-assign]
-    renewal = threading.Thread(target=group.renew)
-    renewal.start()
-    try:
-        assert is_renewing.wait(10)
+    with held_renewal(net, group, 41, is_waited_for):
         lock = group._lock
         monkeypatch.setattr(group, "_lock", Noted(lock))
-        assert group.hold_before_planning(["a", "b"]) == {}
-    finally:
-        is_waited_for.set()
-        renewal.join(10)
-        monkeypatch.setattr(group, "_lock", lock)
+        try:
+            assert group.hold_before_planning(["a", "b"]) == {}
+        finally:
+            monkeypatch.setattr(group, "_lock", lock)
 
 
 def asked_of(net: FakeNet, broker_name: str) -> list[int]:
