@@ -701,7 +701,8 @@ _SINK = (
         "`check` or `resend`",
         "`check` with the replay check",
         "The answer of a send may be lost: then `check` reads the queue before the rows go anywhere again, and "
-        "fails the batch if it cannot; `resend` sends them to another broker at once: they may be stored twice.",
+        "fails the batch if it cannot, or if the queue has become shorter; `resend` sends them again at once, to "
+        "another broker if it can: they may be stored twice.",
         "only",
     ),
     Option(

@@ -26,7 +26,7 @@ from rmq_store.client.cluster_retry.stored_copies import key_of_next_copy
 from rmq_store.client.cluster_sink.record_directory import RecordDirectory
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
-from rmq_store.client.cluster_sink.task import PATIENCE_OPTION
+from rmq_store.client.cluster_sink.task import PATIENCE_OPTION, RESEND_OPTION
 from rmq_store.client.delivery.deliver import IN_FLIGHT_MAX, REQUEST_TIMEOUT_MS, Delivery, Single
 from rmq_store.client.delivery.outcome import WEAK_STATUS_MS
 from rmq_store.client.delivery.queue_reading import QueueReading
@@ -110,7 +110,10 @@ class SendBackTask:
         self._patience_ms = max(settings.send_timeout_ms, settings.patience_ms)
         self._check: SendBackCheck | None = None
         if settings.replay_check:
-            reading = QueueReading(cluster, self._patience_ms, settings.pull_group, sleep, option=PATIENCE_OPTION)
+            reading = QueueReading(
+                cluster, self._patience_ms, settings.pull_group, sleep, option=PATIENCE_OPTION,
+                resend_lost=settings.resend_unknown, resend_option=RESEND_OPTION,
+            )  # fmt: skip
             records = (
                 RecordDirectory(settings.record_path)
                 if settings.record_path

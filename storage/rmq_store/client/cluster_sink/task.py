@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 _DRAIN_MS = 1_000
 PATIENCE_OPTION: Final = "brokerAwayTimeout"
+RESEND_OPTION: Final = "onUnknownOutcome=resend"
 """The option of a Spark write that is its `patience_ms`."""
 
 
@@ -91,8 +92,9 @@ class SinkTask:
         self._names_queues = False
         keys = self._keys = KeyMaker(seed_of([part.write, str(part.batch), str(part.partition)]))
         reading = self._reading = QueueReading(
-            cluster, settings.patience_ms, settings.pull_group, option=PATIENCE_OPTION
-        )
+            cluster, settings.patience_ms, settings.pull_group, option=PATIENCE_OPTION,
+            resend_lost=settings.resend_unknown, resend_option=RESEND_OPTION,
+        )  # fmt: skip
         self._check: ReplayCheck | None = None
         if settings.replay_check:
             records = (

@@ -44,6 +44,9 @@ class QueueReading:
     """Reads of one task. `patience_ms`: how long it waits for a broker that does not answer; `option` is its name for
     the user. Whatever keeps it from an answer is a SendInDoubtError, whose cause is the broker's or the network's
     error.
+
+    `resend_lost`: what a queue has lost that has become shorter counts as not stored, with an error in the log;
+    `resend_option` is what the user sets for that.
     """
 
     def __init__(
@@ -53,11 +56,16 @@ class QueueReading:
         pull_group: str = "",
         sleep: Callable[[float], None] = time.sleep,
         option: str = "",
+        *,
+        resend_lost: bool = False,
+        resend_option: str = "",
     ) -> None:
         self._cluster = cluster
         self.patience_ms = patience_ms
         self.bound = f"{patience_ms} ms" + (f" (option {option})" if option else "")
         self._sleep = sleep
+        self._resend_lost = resend_lost
+        self._resend_option = resend_option
         self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
 
     def ends(
@@ -238,7 +246,7 @@ class QueueReading:
         """
         for queue, (start, end) in parts.items():
             if end < start:
-                raise _shorter(queue, end, start)
+                self._lost(queue, end, start)
             if start < end:
                 yield from self._frames_of(queue, start, end)
 
@@ -260,7 +268,8 @@ class QueueReading:
                 raise SendInDoubtError(f"whether messages are stored is unknown: {error}{waited}") from error
             begin = error.minimum
             if begin <= error.requested:
-                raise _shorter(queue, error.maximum, end) from error
+                self._lost(queue, error.maximum, end, error)
+                return
             _log.warning(
                 "queue %d of topic %r at broker %r: messages [%d, %d) are deleted, so what a repetition sends of them "
                 "is stored once more",
@@ -269,14 +278,19 @@ class QueueReading:
             if begin < end:
                 yield from self._frames_of(queue, begin, end)
 
-
-def _shorter(queue: MessageQueue, end: int, earlier_end: int) -> SendInDoubtError:
-    """The error for a queue that has become shorter."""
-    return SendInDoubtError(
-        f"queue {queue.queue_id} of topic {queue.topic!r} at broker {queue.broker_name!r} ends at {end}, and ended at "
-        f"{earlier_end} before: the broker has lost messages, or the topic was made again. Whether messages are stored "
-        "there is unknown. See docs/cluster.md"
-    )
+    def _lost(self, queue: MessageQueue, end: int, earlier_end: int, cause: Exception | None = None) -> None:
+        """Meet a queue that has become shorter: SendInDoubtError, or with `resend_lost` an error in the log."""
+        text = (
+            f"queue {queue.queue_id} of topic {queue.topic!r} at broker {queue.broker_name!r} ends at {end}, and ended "
+            f"at {earlier_end} before: the broker has lost messages, or the topic was made again."
+        )
+        if self._resend_lost:
+            _log.error("%s What is in doubt there is sent again", text)
+            return
+        way_out = f" With {self._resend_option} it is sent again, perhaps twice." if self._resend_option else ""
+        raise SendInDoubtError(
+            f"{text} Whether messages are stored there is unknown.{way_out} See docs/cluster.md"
+        ) from cause
 
 
 def _is_unknown_topic(error: Exception) -> bool:

@@ -33,11 +33,12 @@ def brokers() -> Iterator[SimulatedCluster]:
 
 
 def run(
-    brokers: SimulatedCluster, batch: int, patience_ms: int = 300, rows: pa.RecordBatch = ROWS
-) -> SinkReport:
+    brokers: SimulatedCluster, batch: int, patience_ms: int = 300, rows: pa.RecordBatch = ROWS,
+    resend_unknown: bool = False,
+) -> SinkReport:  # fmt: skip
     settings = SinkSettings(
         EncoderSettings("Orders"), PipelineSettings(away_timeout_ms=patience_ms),
-        settle_ms=0, patience_ms=patience_ms,
+        settle_ms=0, patience_ms=patience_ms, resend_unknown=resend_unknown,
     )  # fmt: skip
     with Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
         with SinkTask(cluster, settings, WritePart("query/q", batch, 0)) as task:
@@ -199,3 +200,22 @@ def test_batches_are_stored_once_though_two_of_three_masters_were_killed_in_turn
         comes_back()
         assert stored(three) == before + 3, "never new"
     assert (run(three, 1, 5_000).skipped, stored(three)) == (3, before + 3)
+
+
+def test_a_broker_without_its_last_messages_fails_the_batch_until_the_user_has_it_sent_again(
+    brokers: SimulatedCluster,
+) -> None:
+    """The queue stays shorter, so that no repetition of its own gets any further."""
+    brokers.leave(B)
+    assert run(brokers, 0).rows == 3
+    lose_an_answer(brokers)
+    with pytest.raises(SendInDoubtError):
+        run(brokers, 1)
+    for broker in brokers.brokers.values():
+        broker._refusals.clear()
+    del brokers.brokers[A].queues.topics["Orders"][0].sent[1:]
+    for _ in range(2):
+        with pytest.raises(SendInDoubtError, match=r"ends at 1, and ended at 3 before.* With onUnknownOutcome=resend"):
+            run(brokers, 1)
+    assert (run(brokers, 1, resend_unknown=True).rows, stored(brokers)) == (3, 4)
+    assert (run(brokers, 2).rows, stored(brokers)) == (3, 7)

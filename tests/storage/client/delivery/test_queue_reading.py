@@ -111,6 +111,23 @@ def test_a_queue_that_becomes_shorter_before_it_is_read_leaves_doubt(net: FakeNe
             list(reading.frames({A0: (start, ends[A0])}))
 
 
+def test_what_a_shorter_queue_has_lost_is_sent_again_if_the_user_says_so(
+    net: FakeNet, now: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without that nobody can go on with the batch: the queue stays shorter."""
+    option, cluster = "onUnknownOutcome=resend", net.cluster(timer=now)
+    with pytest.raises(SendInDoubtError, match=rf"With {option} it is sent again, perhaps twice\. See"):
+        list(QueueReading(cluster, 1000, resend_option=option).frames({A0: (5, 4)}))
+    reading = QueueReading(cluster, 1000, resend_lost=True, resend_option=option)
+    assert list(reading.frames({A0: (5, 4)})) == []
+    ends = reading.ends([A0])
+    for offset in (2, 3):
+        del net.brokers["broker-a"].queues["Orders", 0].frames[offset]
+    assert list(reading.frames({A0: (3, ends[A0])})) == []
+    told = [record.getMessage() for record in caplog.records]
+    assert ["ends at 4, and ended at 5" in told[0], "ends at 2, and ended at 4" in told[1]] == [True, True]
+
+
 @pytest.mark.parametrize("damage", [QueueHoleError, CorruptRecordError, RemotingCommandError])
 def test_damage_in_a_queue_leaves_rows_in_doubt_and_is_named(
     net: FakeNet, reading: QueueReading, damage: type[Exception]
