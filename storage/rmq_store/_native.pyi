@@ -379,8 +379,10 @@ def common_size(directory: str, numbers: Int64) -> int:
 def crc32c(data: bytes | bytearray | memoryview | Bytes) -> int:
     """CRC-32C (Castagnoli) of contiguous bytes."""
 
-def blake2b_by_avx2(wanted: bool) -> bool:
-    """Make content digests by AVX2 from now on, if the processor has it, or as all can. Whether it is used."""
+def blake2b_kind(most: int) -> int:
+    """Make content digests from now on as the processor does best, but by no kind above this one: 0 as all can, 1 by
+    AVX2, 2 by AVX-512. The kind that is used.
+    """
 
 def crc32c_by_processor(wanted: bool) -> bool:
     """Take CRC-32C by the processor's own instruction from now on, if it has one, or by tables. Whether it is used."""

@@ -94,9 +94,9 @@ static PyObject *content_digests(PyObject *module, PyObject *arguments)
         Py_ssize_t row = 0, count = frames.offsets.count - 1;
         Message message;
         uint64_t seeded[8];
-        BlakeText texts[BLAKE_LANES];
-        uint8_t heads[BLAKE_LANES][HEAD_BYTES];
-        int waiting = 0;
+        BlakeText texts[BLAKE_LANES_MAX];
+        uint8_t heads[BLAKE_LANES_MAX][HEAD_BYTES];
+        int waiting = 0, lanes = blake2b_lanes();
         Py_BEGIN_ALLOW_THREADS
         blake2b_begin(seeded, seed.view.buf);
         for (; row < count && message_at(&frames, row, &message); row++) {
@@ -105,8 +105,8 @@ static PyObject *content_digests(PyObject *module, PyObject *arguments)
             put_word(head + PLACE_BYTES, message.flag);
             put_word(head + PLACE_BYTES + 4, message.sys_flag);
             put_word(head + PLACE_BYTES + 8, message.reconsume_times);
-            texts[waiting++] = (BlakeText){head, message.content, HEAD_BYTES, message.content_bytes};
-            if (waiting == BLAKE_LANES || row + 1 == count) {
+            texts[waiting++] = (BlakeText){{{head, HEAD_BYTES}, {message.content, message.content_bytes}}};
+            if (waiting == lanes || row + 1 == count) {
                 uint8_t *behind = (uint8_t *)digests.view.buf + DIGEST_BYTES * (row + 1);
                 blake2b_end(seeded, texts, waiting, behind - DIGEST_BYTES * waiting);
                 waiting = 0;
