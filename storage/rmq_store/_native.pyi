@@ -164,6 +164,21 @@ def append_lone(
     is out of date.
     """
 
+def serve_sends(
+    place: tuple[object, ...],
+    queues: dict[tuple[str, int], Any],
+    rules: tuple[object, ...],
+    data: memoryview,
+    position: int,
+    born_host: bytes,
+    now_ms: int,
+    watch: Callable[[str, str, int, int, bytes], object] | None,
+) -> tuple[int, bytes, dict[tuple[str, int], int], int]:
+    """The usual requests at a place in `data` that send one message each, answered
+    (`rmq_store.broker.write.sent_requests`): where the first one begins that is left, the answers, the last queue
+    offset of each queue that got messages, and whether `place` or `queues` is out of date.
+    """
+
 def state_words() -> str:
     """Names of the words of the state page, in their order, each followed by a space."""
 

@@ -36,6 +36,7 @@ extern PyMethodDef queue_frame_methods[];
 extern PyMethodDef record_reader_methods[];
 extern PyMethodDef record_writer_methods[];
 extern PyMethodDef request_methods[];
+extern PyMethodDef sent_request_methods[];
 extern PyMethodDef slice_methods[];
 extern PyMethodDef encoder_methods[];
 extern PyMethodDef patch_methods[];

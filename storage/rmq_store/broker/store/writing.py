@@ -13,6 +13,7 @@ from rmq_store.broker.dlq.redrive import DeadLetters
 from rmq_store.broker.pop.pop import Pop
 from rmq_store.broker.retry.retry import Retry
 from rmq_store.broker.store.parts import StoreParts
+from rmq_store.broker.write.sent_requests import SentRequests
 from rmq_store.broker.write.staged_copies import staged_rows
 from rmq_store.broker.write.staged_files import StagedFile
 from rmq_store.errors import UsageError
@@ -232,6 +233,12 @@ class Writing(StoreParts):
         it has a `flush_timeout_ms` of 0. ReadOnlyError.
         """
         return self._writing().is_flush_late
+
+    def sent_requests(self, answer: tuple[bytes, ...]) -> SentRequests:
+        """Sends of single messages as a server reads them, for one thread of it. `answer`: the header of an answer,
+        between whose parts stand msgId, queueId, queueOffset, transactionId and opaque. ReadOnlyError.
+        """
+        return self._writing().sent_requests(answer)
 
     def flush_async(self) -> None:
         """Start a flush of everything stored so far in a thread of the store, and return. A failure is logged, and the
