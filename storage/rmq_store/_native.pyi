@@ -164,6 +164,22 @@ def append_lone(
     is out of date.
     """
 
+def file_stamp(path: str) -> tuple[int, int, int] | bool | None:
+    """Inode, time of the last change in ns and size of a file, without letting other threads run meanwhile; None: there
+    is none. False: it cannot be asked, which `os.lstat` explains.
+    """
+
+def append_group(
+    place: tuple[object, ...],
+    queues: dict[tuple[str, int], Any],
+    line: list[Any],
+    now_ms: int,
+    watch: Callable[[str, str, int, int, bytes], object] | None,
+) -> bool:
+    """As `append_lone` for senders that wait (`rmq_store.log.append.group_append`), as far as nothing is unusual: those
+    whose claim it took have their `offsets`. True: what `place` or `queues` says of the files is out of date.
+    """
+
 def serve_sends(
     place: tuple[object, ...],
     queues: dict[tuple[str, int], Any],

@@ -23,6 +23,7 @@ extern PyMethodDef crc_methods[];
 extern PyMethodDef crc32c_methods[];
 extern PyMethodDef file_methods[];
 extern PyMethodDef frame_methods[];
+extern PyMethodDef group_append_methods[];
 extern PyMethodDef host_methods[];
 extern PyMethodDef index_methods[];
 extern PyMethodDef lone_append_methods[];

@@ -67,8 +67,8 @@ class Writer:
         self._config = config
         self._topics = topics
         self._units = UnitTable(log)
-        self._group_append = GroupAppend(log)
         self._lone_append = LoneAppend(log)
+        self._group_append = GroupAppend(log, self._lone_append)
         self._space = DiskSpace(log.root, config)
         # A signal handler may send in the middle of a send of its own thread, so each lock can be taken twice.
         self._lock = threading.RLock()

@@ -11,13 +11,15 @@ conditions, and the state that both sides share:
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
 from array import array
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
+from rmq_store.errors import StoreError
 from rmq_store.files import durable
 from rmq_store.files.segments.open_files import OpenFile
 from rmq_store.format.bytes import native
@@ -75,6 +77,14 @@ class _Queue(NamedTuple):
     numbers: array[int]
 
 
+class Waiting(Protocol):
+    """A sender that waits. `claim`: who takes its one item out appends the record, or gives it up."""
+
+    record: OneRecord
+    claim: list[bool]
+    offsets: tuple[int, int] | None
+
+
 QueueTable = dict[QueueKey, _Queue]
 """Queues that a caller has checked, and whose files are known."""
 
@@ -112,6 +122,27 @@ class LoneAppend:
             self._place = None
             self._queues.pop(known[0].key, None)
         return None
+
+    def append_group(self, line: Sequence[Waiting], now_ms: int) -> bool:
+        """As `append`, for senders that wait, in their order, as far as nothing is unusual: those whose message was
+        appended have their `offsets`. True: there are some.
+        """
+        if self._place is None or (durable.hook is not None and watch is None):
+            return False
+        try:
+            is_outdated = native.functions.append_group(self._place[0], self._queues, list(line), now_ms, watch)
+        except BaseException as error:
+            self._take_back(error)
+            raise
+        count = 0
+        for waiting in line:
+            if waiting.offsets is not None:
+                count += 1
+                if (known := self._queues.get(waiting.record[:2])) is not None:
+                    known[1].has_got(waiting.offsets[1])
+        if is_outdated:
+            self.forget()
+        return count > 0
 
     def serve(
         self, queues: QueueTable, rules: tuple[object, ...], data: memoryview, born_host: bytes, now_ms: int
@@ -155,18 +186,19 @@ class LoneAppend:
 
     def learn(self, key: QueueKey) -> None:
         """Look where the next record of this queue goes, after Python has appended one. The caller still holds the
-        append lock.
+        append lock. It raises nothing: that record is stored, and who cannot open the files next says so.
         """
         if not native.LOADED:
             return
-        if self._place is None:
-            self._place = self._look()
-        if key not in self._queues:
-            queue = self._look_at_queue(key)
-            if queue is not None:
-                if len(self._queues) >= _QUEUES_MAX:
-                    self._queues.clear()
-                self._queues[key] = queue
+        with contextlib.suppress(OSError, StoreError):
+            if self._place is None:
+                self._place = self._look()
+            if key not in self._queues:
+                queue = self._look_at_queue(key)
+                if queue is not None:
+                    if len(self._queues) >= _QUEUES_MAX:
+                        self._queues.clear()
+                    self._queues[key] = queue
 
     def forget(self) -> None:
         """Let go of all files: the store is closed."""
