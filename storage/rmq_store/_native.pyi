@@ -164,6 +164,37 @@ def append_lone(
     is out of date.
     """
 
+def file_stamp(path: str) -> tuple[int, int, int] | bool | None:
+    """Inode, time of the last change in ns and size of a file, without letting other threads run meanwhile; None: there
+    is none. False: it cannot be asked, which `os.lstat` explains.
+    """
+
+def append_group(
+    place: tuple[object, ...],
+    queues: dict[tuple[str, int], Any],
+    line: list[Any],
+    now_ms: int,
+    watch: Callable[[str, str, int, int, bytes], object] | None,
+) -> bool:
+    """As `append_lone` for senders that wait (`rmq_store.log.append.group_append`), as far as nothing is unusual: those
+    whose claim it took have their `offsets`. True: what `place` or `queues` says of the files is out of date.
+    """
+
+def serve_sends(
+    place: tuple[object, ...],
+    queues: dict[tuple[str, int], Any],
+    rules: tuple[object, ...],
+    data: memoryview,
+    position: int,
+    born_host: bytes,
+    now_ms: int,
+    watch: Callable[[str, str, int, int, bytes], object] | None,
+) -> tuple[int, bytes, dict[tuple[str, int], int], int]:
+    """The usual requests at a place in `data` that send one message each, answered
+    (`rmq_store.broker.write.sent_requests`): where the first one begins that is left, the answers, the last queue
+    offset of each queue that got messages, and whether `place` or `queues` is out of date.
+    """
+
 def state_words() -> str:
     """Names of the words of the state page, in their order, each followed by a space."""
 

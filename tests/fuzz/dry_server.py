@@ -21,6 +21,7 @@ from rmq_store.protocol.wire.frames import FrameDecoder
 from rmq_store.server import broker_server, services
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.housekeeping import Housekeeping
+from rmq_store.server.requests.dispatcher import BytesProcessor
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.incomplete_frames import IncompleteFrames
@@ -29,14 +30,17 @@ from rmq_store.server.transport.working_bytes import WorkingBytes
 
 SMALL = StoreConfig(mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=10_000)
 LIMITS = ListenerLimits(frame_bytes_max=1 << 16)
+READ_BYTES = 256 << 10
 
 
 class DryListener:
     """A `ConnectionOwner` at no address."""
 
-    def __init__(self, host: str, port: int, receive: Callable[[Sequence[Request]], None], **_: object) -> None:
+    def __init__(self, host: str, port: int, receive: Callable[[Sequence[Request]], None], **other: Any) -> None:
         self.limits = LIMITS
         self.receive = receive
+        self.serve: BytesProcessor | None = other.get("serve")
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.port = 10911
         self.working = WorkingBytes(LIMITS.working_bytes_max, lambda is_full: None)
         self.incomplete = IncompleteFrames(LIMITS.incomplete_bytes_max)
@@ -148,6 +152,14 @@ class DryServer:
         connection = Connection(self.listener, self.loop)  # type: ignore[arg-type]
         connection.connection_made(transport)
         return connection, transport
+
+    def read(self, connection: Connection, data: bytes) -> None:
+        """A client has sent this, as asyncio says it."""
+        while data:
+            room = connection.get_buffer(-1)
+            piece, data = data[: len(room)], data[len(room) :]
+            room[: len(piece)] = piece
+            connection.buffer_updated(len(piece))
 
     def close(self) -> None:
         """End the server; its directory stays until `remove`."""

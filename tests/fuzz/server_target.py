@@ -58,7 +58,7 @@ class ServerFuzz:
         connection, transport = self._server.connect()
         for at in range(0, len(frames), size):
             if not transport.is_closing():
-                connection.data_received(frames[at : at + size])
+                self._server.read(connection, frames[at : at + size])
                 self._server.loop.run()
         connection.connection_lost(None)
         self._server.loop.run()
@@ -120,6 +120,7 @@ _SEND = {
     "a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "KEYS\1k\2TAGS\1t\2",
     "j": "0", "k": "false", "m": "false",
 }  # fmt: skip
+_USUAL = _SEND | {"i": "UNIQ_KEY\1" + "0" * 32 + "\2KEYS\1k l\2TAGS\1t\2WAIT\1true\2", "l": "16", "n": "b"}
 _PULL = {
     "consumerGroup": "cg", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "6",
     "commitOffset": "0", "suspendTimeoutMillis": "1000", "subscription": "*", "subVersion": "0",
@@ -176,6 +177,8 @@ _GROUPS: Final[list[_Group]] = [
     [(400, {}, b'{"topic":"T","consumerGroup":"cg","clientId":"c@1","strategyName":"AVG"}'),
      (401, {}, b'{"topic":"T","consumerGroup":"cg","mode":"POP","popShareQueueNum":0}'),
      (25, {}, b"a=b"), (999, {}, b"")],
+    # In one piece: those of later executions are answered from their bytes.
+    [(310, _USUAL, b"body"), (310, _USUAL | {"e": "1"}, b""), (310, _USUAL, bytes(300)), (11, _PULL, b"")],
 ]  # fmt: skip
 
 

@@ -177,21 +177,30 @@ done:
 /* The header of a file; its fields are where format/views/index.py says. */
 #define HEADER_BYTES INDEX_HEADER_BYTES
 
-int take_hashes(NewKeys *keys, PyObject *list)
+int take_hashes(int32_t *hashes, PyObject *list)
 {
-    keys->count = (int)PyList_Size(list);
-    for (int key = 0; key < keys->count; key++) {
+    int count = (int)PyList_Size(list);
+    for (int key = 0; key < count; key++) {
         long hash = PyLong_AsLong(PyList_GetItem(list, key));
         if (hash == -1 && PyErr_Occurred())
-            return 0;
+            return -1;
         if (hash < 0 || hash > INT32_MAX) {
             PyErr_Format(PyExc_ValueError, "key hash %ld is none", hash);
-            return 0;
+            return -1;
         }
-        keys->hashes[key] = (int32_t)hash;
-        keys->slot_of[key] = (int32_t)(hash % keys->slot_count);
+        hashes[key] = (int32_t)hash;
     }
-    return 1;
+    return count;
+}
+
+void set_hashes(NewKeys *keys, const int32_t *hashes, int count)
+{
+    keys->count = count;
+    keys->new_slots = 0;
+    for (int key = 0; key < count; key++) {
+        keys->hashes[key] = hashes[key];
+        keys->slot_of[key] = (int32_t)(hashes[key] % keys->slot_count);
+    }
 }
 
 /* What the entry before entry `first + key` in its slot has as number; 0 if there is none. */
@@ -250,6 +259,7 @@ static PyObject *chain_one(PyObject *module, PyObject *arguments)
     Items mapped = {0};
     NewKeys keys = {0};
     NewEntries made;
+    int32_t hashes[KEYS_MAX];
     (void)module;
     if (!PyArg_ParseTuple(arguments, "Oy#O!LLL:chain_one", &given, &header, &header_size, &PyList_Type, &list, &log_offset,
                           &time_ms, &entry_max))
@@ -264,8 +274,10 @@ static PyObject *chain_one(PyObject *module, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, "an index file of no geometry");
         goto done;
     }
-    if (!take_hashes(&keys, list))
+    int count = take_hashes(hashes, list);
+    if (count < 0)
         goto done;
+    set_hashes(&keys, hashes, count);
     int32_t first = next_entry((const uint8_t *)header);
     if (keys.count > entry_max - first)
         keys.count = entry_max > first ? (int)(entry_max - first) : 0;

@@ -26,8 +26,11 @@ typedef struct {
     uint8_t entries[KEYS_MAX * INDEX_ENTRY_BYTES], header[INDEX_HEADER_BYTES];
 } NewEntries;
 
-/* Take a list of at most KEYS_MAX hashes, where `slots` and `slot_count` are set. False: an error is set. */
-int take_hashes(NewKeys *keys, PyObject *list);
+/* Take the hashes of a list, at most KEYS_MAX. How many; -1: an error is set. */
+int take_hashes(int32_t *hashes, PyObject *list);
+
+/* Set hashes, at most KEYS_MAX, where `slots` and `slot_count` are set. */
+void set_hashes(NewKeys *keys, const int32_t *hashes, int count);
 
 /* Number of the entry that a file with this header gets next. */
 int32_t next_entry(const uint8_t *header);

@@ -13,12 +13,13 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <stddef.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "big_endian.h"
-#include "index.h"
+#include "lone_append.h"
 #include "one_message.h"
 
 /* The words of the state page, in their order: files/locks/state_page.py says what they mean. */
@@ -44,24 +45,6 @@ enum { QUEUE_FD, QUEUE_BASE, QUEUE_BYTES, QUEUE_NUMBERS };
 #define STATX_NLINK_ONLY 4u
 #define STATX_BYTES 256
 #define STATX_NLINK_AT 16
-
-/* What the call did: it appended; or nothing, and Python does, because this moment is unusual, or because what the
-   places say is true no more. FAILED: an error is set. */
-typedef enum { APPENDED, UNUSUAL, OUTDATED, FAILED } Outcome;
-
-typedef struct {
-    Items page, numbers, index, own_end, queue_numbers;
-    PyObject *own_next, *key, *watch, *next_end;
-    const int64_t *place, *queue;
-    int64_t *words;
-    uint8_t *frame;
-    const char *log_name;
-    size_t size;
-    int64_t tags_code, now_ms, start, queue_offset;
-    int lock_fd;
-    NewKeys keys;
-    NewEntries entries;
-} Lone;
 
 static int64_t load(const Lone *lone, int word)
 {
@@ -165,16 +148,16 @@ static void wake_one(Lone *lone)
 #endif
 
 /* True: nobody of this process has the lock or flushes, and the store is open. */
-static int is_open(Lone *lone, PyObject *log, PyObject *append_lock, PyObject *append_claim, PyObject *flush_claim,
-                   PyObject *store_lock)
+static int is_open(Lone *lone)
 {
     int open = 0;
-    PyObject *closing = PyObject_GetAttrString(log, "is_closing");
-    PyObject *held = PyObject_GetAttrString(store_lock, "_kind"), *fd = PyObject_GetAttrString(append_lock, "_fd");
+    PyObject *closing = PyObject_GetAttrString(lone->log, "is_closing");
+    PyObject *held = PyObject_GetAttrString(lone->store_lock, "_kind");
+    PyObject *fd = PyObject_GetAttrString(lone->append_lock, "_fd");
     if (closing != NULL && held != NULL && fd != NULL) {
         lone->lock_fd = (int)PyLong_AsLong(fd);
         open = closing == Py_False && PyUnicode_CompareWithASCIIString(held, "shared") == 0 && lone->lock_fd >= 0
-            && PyDict_Size(append_claim) == 0 && PyDict_Size(flush_claim) == 0;
+            && PyDict_Size(lone->append_claim) == 0 && PyDict_Size(lone->flush_claim) == 0;
     }
     Py_XDECREF(closing);
     Py_XDECREF(held);
@@ -183,12 +166,12 @@ static int is_open(Lone *lone, PyObject *log, PyObject *append_lock, PyObject *a
 }
 
 /* A function of a test may let other threads run: they must see that this process has the lock. */
-static int claim(const Lone *lone, PyObject *append_claim)
+static int claim(const Lone *lone)
 {
     if (lone->watch == Py_None)
         return 1;
     PyObject *key = PyLong_FromLong(0), *nobody = Py_BuildValue("(iO)", 0, Py_None);
-    int is_claimed = key != NULL && nobody != NULL && PyDict_SetItem(append_claim, key, nobody) == 0;
+    int is_claimed = key != NULL && nobody != NULL && PyDict_SetItem(lone->append_claim, key, nobody) == 0;
     Py_XDECREF(key);
     Py_XDECREF(nobody);
     return is_claimed;
@@ -215,33 +198,37 @@ static int is_in_place(const Lone *lone)
 /* True: the frame lies in the segment, and more fits behind it. */
 static int fits_segment(Lone *lone)
 {
-    int64_t position = load(lone, word_appended_end) - lone->place[SEGMENT_BASE];
-    lone->start = lone->place[SEGMENT_BASE] + position;
-    return position > 0 && position + (int64_t)lone->size + BLANK_BYTES <= lone->place[SEGMENT_BYTES]
+    int64_t start = load(lone, word_appended_end), position = start - lone->place[SEGMENT_BASE];
+    lone->message->start = start;
+    return position > 0 && position + (int64_t)lone->message->size + BLANK_BYTES <= lone->place[SEGMENT_BYTES]
         && names_of((int)lone->place[SEGMENT_FD]);
 }
 
 /* True: the queue's file has the entry before, and room for one more. */
 static int fits_queue(Lone *lone)
 {
-    PyObject *known = PyDict_GetItemWithError(lone->own_next, lone->key);
-    int fd = (int)lone->queue[QUEUE_FD];
+    LoneMessage *message = lone->message;
+    PyObject *known = PyDict_GetItemWithError(lone->own_next, message->key);
+    int fd = (int)message->queue[QUEUE_FD];
     uint8_t last[QUEUE_ENTRY_BYTES];
-    lone->queue_offset = known == NULL ? 0 : PyLong_AsLongLong(known);
-    if (lone->queue_offset < 1 || lone->queue_offset > INT64_MAX / QUEUE_ENTRY_BYTES)
+    message->queue_offset = known == NULL ? 0 : PyLong_AsLongLong(known);
+    if (message->queue_offset < 1 || message->queue_offset > INT64_MAX / QUEUE_ENTRY_BYTES)
         return 0;
-    int64_t position = lone->queue_offset * QUEUE_ENTRY_BYTES - lone->queue[QUEUE_BASE];
-    return position >= QUEUE_ENTRY_BYTES && position + QUEUE_ENTRY_BYTES <= lone->queue[QUEUE_BYTES] && names_of(fd)
-        && pread(fd, last, sizeof last, position - QUEUE_ENTRY_BYTES) == sizeof last && (int32_t)word_at(last + 8) > 0;
+    int64_t position = message->queue_offset * QUEUE_ENTRY_BYTES - message->queue[QUEUE_BASE];
+    return position >= QUEUE_ENTRY_BYTES && position + QUEUE_ENTRY_BYTES <= message->queue[QUEUE_BYTES]
+        && names_of(fd) && pread(fd, last, sizeof last, position - QUEUE_ENTRY_BYTES) == sizeof last
+        && (int32_t)word_at(last + 8) > 0;
 }
 
 /* True: the index has room for all keys, or there is none. */
 static int fits_index(Lone *lone)
 {
     const uint8_t *header = lone->index.view.buf;
-    return lone->index.view.obj == NULL
-        || (names_of((int)lone->place[INDEX_FD])
-            && (int64_t)next_entry(header) + lone->keys.count <= lone->place[ENTRY_MAX]);
+    if (lone->index.view.obj == NULL)
+        return 1;
+    set_hashes(&lone->keys, lone->message->key_hashes, lone->message->key_count);
+    return names_of((int)lone->place[INDEX_FD])
+        && (int64_t)next_entry(header) + lone->keys.count <= lone->place[ENTRY_MAX];
 }
 
 /* -- the steps ------------------------------------------------------------------------------------------------------ */
@@ -257,7 +244,7 @@ static int declare(Lone *lone, int64_t end)
         return 0;
     for (int word = 0; word < INDEX_HEADER_BYTES / 8; word++)
         store(lone, word_index_header_0 + word, header[word]);
-    return STORE(lone, intent_start, lone->start) && STORE(lone, intent_end, end);
+    return STORE(lone, intent_start, lone->message->start) && STORE(lone, intent_end, end);
 }
 
 /* A6: entries, then slots, then the header. */
@@ -267,7 +254,7 @@ static Outcome put_keys(Lone *lone)
     NewEntries *made = &lone->entries;
     if (lone->index.view.obj == NULL || lone->keys.count == 0)
         return APPENDED;
-    chain_keys(made, &lone->keys, map, lone->start, lone->now_ms);
+    chain_keys(made, &lone->keys, map, lone->message->start, lone->now_ms);
     Outcome outcome = put(lone, "index file", (int)lone->place[INDEX_FD], made->entries,
                           (size_t)lone->keys.count * INDEX_ENTRY_BYTES,
                           INDEX_HEADER_BYTES + 4 * lone->place[SLOT_COUNT] + (int64_t)made->first * INDEX_ENTRY_BYTES);
@@ -289,51 +276,82 @@ static Outcome put_keys(Lone *lone)
     return APPENDED;
 }
 
-/* A3 to A8. */
-static Outcome append(Lone *lone)
+/* A3 to A8. `next_end`: where the queue goes on behind the message. */
+static Outcome append(Lone *lone, PyObject *next_end)
 {
-    int64_t end = lone->start + (int64_t)lone->size, queue_position = lone->queue_offset * QUEUE_ENTRY_BYTES;
+    LoneMessage *message = lone->message;
+    int64_t end = message->start + (int64_t)message->size;
+    int64_t queue_position = message->queue_offset * QUEUE_ENTRY_BYTES;
     uint8_t entry[QUEUE_ENTRY_BYTES];
     Outcome outcome;
-    put_long(entry, (uint64_t)lone->start);
-    put_word(entry + 8, (uint32_t)lone->size);
-    put_long(entry + 12, (uint64_t)lone->tags_code);
+    put_long(entry, (uint64_t)message->start);
+    put_word(entry + 8, (uint32_t)message->size);
+    put_long(entry + 12, (uint64_t)message->tags_code);
     if (!declare(lone, end))
         return FAILED;
-    outcome = put(lone, "segment", (int)lone->place[SEGMENT_FD], lone->frame, lone->size,
-                  lone->start - lone->place[SEGMENT_BASE]);
+    outcome = put(lone, "segment", (int)lone->place[SEGMENT_FD], message->frame, message->size,
+                  message->start - lone->place[SEGMENT_BASE]);
     if (outcome == APPENDED)
-        outcome = put(lone, "queue file", (int)lone->queue[QUEUE_FD], entry, sizeof entry,
-                      queue_position - lone->queue[QUEUE_BASE]);
+        outcome = put(lone, "queue file", (int)message->queue[QUEUE_FD], entry, sizeof entry,
+                      queue_position - message->queue[QUEUE_BASE]);
     if (outcome == APPENDED)
         outcome = put_keys(lone);
     if (outcome != APPENDED)
         return outcome;
-    if (!STORE(lone, appended_end, end) || !STORE(lone, last_record, lone->start)
+    if (!STORE(lone, appended_end, end) || !STORE(lone, last_record, message->start)
         || !STORE(lone, store_timestamp, lone->now_ms))
         return FAILED;
     *(int64_t *)lone->own_end.view.buf = end;
-    if (PyDict_SetItem(lone->own_next, lone->key, lone->next_end) < 0) {
+    if (PyDict_SetItem(lone->own_next, message->key, next_end) < 0) {
         PyErr_Clear();
         *(int64_t *)lone->own_end.view.buf = -1; /* the files tell where the queue goes on */
     }
     return APPENDED;
 }
 
-/* Under the lock: look, then append. */
-static Outcome append_held(Lone *lone)
+/* Under the lock, where all is usual: look, then append. */
+static Outcome append_next(Lone *lone, LoneMessage *message)
 {
-    if (!names_of(lone->lock_fd) || !is_usual(lone) || !is_in_place(lone))
-        return UNUSUAL;
+    lone->message = message;
     if (!fits_segment(lone) || !fits_queue(lone) || !fits_index(lone))
         return PyErr_Occurred() ? FAILED : OUTDATED;
-    lone->next_end = PyLong_FromLongLong(lone->queue_offset + 1);
-    if (lone->next_end == NULL)
+    PyObject *next_end = PyLong_FromLongLong(message->queue_offset + 1);
+    if (next_end == NULL)
         return FAILED;
-    if (!place_frame(lone->frame, lone->size, lone->queue_offset, lone->start, lone->now_ms,
-                     lone->place[HAS_CRC] != 0))
+    Outcome outcome = UNUSUAL;
+    if (place_frame(message->frame, message->size, message->queue_offset, message->start, lone->now_ms,
+                    has_crc_property(lone)))
+        outcome = append(lone, next_end);
+    Py_DECREF(next_end);
+    return outcome;
+}
+
+/* Under the lock. */
+static Outcome append_held(Lone *lone, LoneMessage *messages, int count, int *done)
+{
+    Outcome outcome = APPENDED;
+    if (!claim(lone))
+        return FAILED;
+    if (!names_of(lone->lock_fd) || !is_usual(lone) || !is_in_place(lone))
         return UNUSUAL;
-    return append(lone);
+    while (*done < count && (outcome = append_next(lone, &messages[*done])) == APPENDED)
+        ++*done;
+    return outcome;
+}
+
+Outcome append_messages(Lone *lone, LoneMessage *messages, int count, int *done)
+{
+    *done = 0;
+    if (!is_open(lone) || !set_lock(lone->lock_fd, F_WRLCK))
+        return PyErr_Occurred() ? FAILED : UNUSUAL;
+    store(lone, word_append_holder, getpid());
+    Outcome outcome = append_held(lone, messages, count, done);
+    store(lone, word_append_holder, 0);
+    set_lock(lone->lock_fd, F_UNLCK);
+    if (lone->watch != Py_None)
+        PyDict_Clear(lone->append_claim);
+    wake_one(lone);
+    return outcome;
 }
 
 /* -- what is given -------------------------------------------------------------------------------------------------- */
@@ -347,24 +365,11 @@ static PyObject *held_file(PyObject *reference)
     return file;
 }
 
-static int take_places(Lone *lone, PyObject *page, PyObject *own_end, PyObject *numbers, PyObject *index,
-                       PyObject *queue_numbers)
+static int take_index(Lone *lone, PyObject *index)
 {
-    if (!take_items(&lone->page, page, 1, WRITE_ITEMS, "page")
-        || !take_n_items(&lone->own_end, own_end, 8, WRITE_ITEMS, "own_end", 1)
-        || !take_n_items(&lone->numbers, numbers, 8, READ_ITEMS, "numbers", PLACE_NUMBERS)
-        || !take_n_items(&lone->queue_numbers, queue_numbers, 8, READ_ITEMS, "queue_numbers", QUEUE_NUMBERS))
-        return 0;
-    lone->words = lone->page.view.buf;
-    lone->place = lone->numbers.view.buf;
-    lone->queue = lone->queue_numbers.view.buf;
-    if (lone->page.count < 8 * STATE_WORD_COUNT || (uintptr_t)lone->words % 8) {
-        PyErr_SetString(PyExc_ValueError, "page: too short for a state page, or not aligned");
-        return 0;
-    }
+    int64_t slot_count = lone->place[SLOT_COUNT];
     if (index == Py_None)
         return 1;
-    int64_t slot_count = lone->place[SLOT_COUNT];
     if (!take_items(&lone->index, index, 1, WRITE_ITEMS, "index"))
         return 0;
     if (slot_count < 1 || slot_count > INT32_MAX || lone->place[ENTRY_MAX] > INT32_MAX
@@ -377,66 +382,101 @@ static int take_places(Lone *lone, PyObject *page, PyObject *own_end, PyObject *
     return 1;
 }
 
+Outcome take_place(Lone *lone, PyObject *place, int64_t now_ms, PyObject *watch)
+{
+    PyObject *page, *own_end, *numbers, *index, *log_name, *segment;
+    memset(lone, 0, offsetof(Lone, entries));
+    lone->now_ms = now_ms;
+    lone->watch = watch;
+    if (!PyArg_ParseTuple(place, "OO!OOOOOO!O!OSO", &page, &PyDict_Type, &lone->own_next, &own_end, &numbers, &index,
+                          &lone->log, &lone->append_lock, &PyDict_Type, &lone->append_claim, &PyDict_Type,
+                          &lone->flush_claim, &lone->store_lock, &log_name, &segment))
+        return FAILED;
+    lone->segment = held_file(segment);
+    if (lone->segment == NULL)
+        return PyErr_Occurred() ? FAILED : OUTDATED;
+    lone->log_name = PyBytes_AsString(log_name);
+    if (!take_items(&lone->page, page, 1, WRITE_ITEMS, "page")
+        || !take_n_items(&lone->own_end, own_end, 8, WRITE_ITEMS, "own_end", 1)
+        || !take_n_items(&lone->numbers, numbers, 8, READ_ITEMS, "numbers", PLACE_NUMBERS))
+        return FAILED;
+    lone->words = lone->page.view.buf;
+    lone->place = lone->numbers.view.buf;
+    if (lone->page.count < 8 * STATE_WORD_COUNT || (uintptr_t)lone->words % 8) {
+        PyErr_SetString(PyExc_ValueError, "page: too short for a state page, or not aligned");
+        return FAILED;
+    }
+    return take_index(lone, index) ? APPENDED : FAILED;
+}
+
+int has_crc_property(const Lone *lone)
+{
+    return lone->place[HAS_CRC] != 0;
+}
+
+void release_place(Lone *lone)
+{
+    Py_XDECREF(lone->segment);
+    release_items(&lone->page);
+    release_items(&lone->numbers);
+    release_items(&lone->index);
+    release_items(&lone->own_end);
+}
+
+Outcome take_queue(LoneMessage *message, PyObject *queue)
+{
+    PyObject *key, *file, *numbers;
+    *message = (LoneMessage){0};
+    if (!PyArg_ParseTuple(queue, "OOO", &key, &file, &numbers))
+        return FAILED;
+    message->file = held_file(file);
+    if (message->file == NULL)
+        return PyErr_Occurred() ? FAILED : OUTDATED;
+    if (!take_n_items(&message->queue_numbers, numbers, 8, READ_ITEMS, "queue_numbers", QUEUE_NUMBERS))
+        return FAILED;
+    message->key = Py_NewRef(key);
+    message->queue = message->queue_numbers.view.buf;
+    return APPENDED;
+}
+
+void release_queue(LoneMessage *message)
+{
+    Py_XDECREF(message->key);
+    Py_XDECREF(message->file);
+    release_items(&message->queue_numbers);
+}
+
 /* append_lone(place, queue, frame, key_hashes, tags_code, now_ms, watch): (commit-log offset, queue offset); or what is
    wrong as a number, and nothing was appended: UNUSUAL or OUTDATED. `frame` may have got a place nevertheless. */
 static PyObject *append_lone(PyObject *module, PyObject *arguments)
 {
-    PyObject *place, *queue, *frame, *hashes, *page, *own_end, *numbers, *index, *log, *append_lock, *append_claim;
-    PyObject *flush_claim, *store_lock, *log_name, *segment, *queue_file, *queue_numbers, *result = NULL;
-    PyObject *held_segment = NULL, *held_queue = NULL;
+    PyObject *place, *queue, *frame, *hashes, *watch;
     long long tags_code, now_ms;
-    Lone lone = {0};
-    Outcome outcome = UNUSUAL;
+    int done = 0;
+    Lone lone;
+    LoneMessage message = {0};
     (void)module;
     if (!PyArg_ParseTuple(arguments, "O!O!O!O!LLO:append_lone", &PyTuple_Type, &place, &PyTuple_Type, &queue,
-                          &PyByteArray_Type, &frame, &PyList_Type, &hashes, &tags_code, &now_ms, &lone.watch)
-        || !PyArg_ParseTuple(place, "OO!OOOOOO!O!OSO", &page, &PyDict_Type, &lone.own_next, &own_end, &numbers, &index,
-                             &log, &append_lock, &PyDict_Type, &append_claim, &PyDict_Type, &flush_claim, &store_lock,
-                             &log_name, &segment)
-        || !PyArg_ParseTuple(queue, "OOO", &lone.key, &queue_file, &queue_numbers))
+                          &PyByteArray_Type, &frame, &PyList_Type, &hashes, &tags_code, &now_ms, &watch))
         return NULL;
     if (PyList_Size(hashes) > KEYS_MAX)
         return PyLong_FromLong(UNUSUAL);
-    held_segment = held_file(segment);
-    held_queue = held_segment == NULL ? NULL : held_file(queue_file);
-    if (held_queue == NULL) {
-        result = PyErr_Occurred() ? NULL : PyLong_FromLong(OUTDATED);
-        goto done;
-    }
-    lone.tags_code = tags_code;
-    lone.now_ms = now_ms;
-    lone.frame = (uint8_t *)PyByteArray_AsString(frame);
-    lone.size = (size_t)PyByteArray_Size(frame);
-    lone.log_name = PyBytes_AsString(log_name);
-    if (!take_places(&lone, page, own_end, numbers, index, queue_numbers)
-        || (lone.index.view.obj != NULL && !take_hashes(&lone.keys, hashes)))
-        goto done;
-    /* From here to the release of the lock nothing is made that could begin a garbage collection: no other code runs. */
-    if (is_open(&lone, log, append_lock, append_claim, flush_claim, store_lock) && set_lock(lone.lock_fd, F_WRLCK)) {
-        store(&lone, word_append_holder, getpid());
-        outcome = claim(&lone, append_claim) ? append_held(&lone) : FAILED;
-        store(&lone, word_append_holder, 0);
-        set_lock(lone.lock_fd, F_UNLCK);
-        if (lone.watch != Py_None)
-            PyDict_Clear(append_claim);
-        wake_one(&lone);
-    } else if (PyErr_Occurred()) {
-        outcome = FAILED;
-    }
+    Outcome outcome = take_place(&lone, place, now_ms, watch);
     if (outcome == APPENDED)
-        result = Py_BuildValue("LL", (long long)lone.start, (long long)lone.queue_offset);
-    else if (outcome != FAILED)
-        result = PyLong_FromLong(outcome);
-done:
-    Py_XDECREF(lone.next_end);
-    Py_XDECREF(held_segment);
-    Py_XDECREF(held_queue);
-    release_items(&lone.page);
-    release_items(&lone.own_end);
-    release_items(&lone.numbers);
-    release_items(&lone.index);
-    release_items(&lone.queue_numbers);
-    return result;
+        outcome = take_queue(&message, queue);
+    if (outcome == APPENDED) {
+        message.tags_code = tags_code;
+        message.frame = (uint8_t *)PyByteArray_AsString(frame);
+        message.size = (size_t)PyByteArray_Size(frame);
+        message.key_count = take_hashes(message.key_hashes, hashes);
+        outcome = message.key_count < 0 ? FAILED : append_messages(&lone, &message, 1, &done);
+    }
+    release_queue(&message);
+    release_place(&lone);
+    if (outcome == FAILED)
+        return NULL;
+    return outcome == APPENDED ? Py_BuildValue("LL", (long long)message.start, (long long)message.queue_offset)
+                               : PyLong_FromLong(outcome);
 }
 
 static PyObject *state_words(PyObject *module, PyObject *arguments)

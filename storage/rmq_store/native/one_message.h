@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "text.h"
+
 #define CRC_MASK 0x7FFFFFFFu
 #define HOSTS_V6_MASK 0x30u
 #define HOST_BYTES 8
@@ -14,11 +16,6 @@
 #define PROPERTIES_BYTES_MAX 32767
 /* Of a message with more of them Python makes the frame. */
 #define PROPERTIES_MAX 64
-
-typedef struct {
-    const uint8_t *bytes;
-    size_t size;
-} Text;
 
 /* In the order in which they are stored; `size` is what they take in a frame, each with both its separators. */
 typedef struct {

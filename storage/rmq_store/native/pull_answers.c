@@ -7,6 +7,7 @@
 #include "native.h"
 
 #include "big_endian.h"
+#include "json_header.h"
 
 #define FRAME_BYTES_MAX (1 << 24)
 #define PREFIX_BYTES 8
@@ -15,10 +16,6 @@
 #define BINARY_HEAD_BYTES 13
 #define RESPONSE 1
 #define FIELDS_MAX 64
-/* As many digits always fit: 9 in 32 bits, 18 in 64. */
-#define DIGITS_OF_INT 9
-#define DIGITS_OF_LONG 18
-
 /* PullMessageResponseHeader.java: the first four are wanted, and mandatory. */
 enum { NEXT_BEGIN_OFFSET, MIN_OFFSET, MAX_OFFSET, SUGGEST_WHICH_BROKER_ID, WANTED_FIELDS };
 static const struct {
@@ -44,24 +41,10 @@ static const char *const members[] = {"code",     "flag", "opaque", "version", "
 static const char found[] = "FOUND";
 
 typedef struct {
-    const uint8_t *at, *end;
-} Rest;
-
-typedef struct {
-    const uint8_t *bytes;
-    size_t size;
-} Text;
-
-typedef struct {
     int32_t opaque;
     int64_t fields[WANTED_FIELDS];
     unsigned seen; /* a bit for each of `fields` */
 } Header;
-
-static int is(Text text, const char *expected)
-{
-    return text.size == strlen(expected) && memcmp(text.bytes, expected, text.size) == 0;
-}
 
 /* -- fields, in either form --------------------------------------------------------------------------------------- */
 
@@ -70,14 +53,9 @@ static int take_field(Header *header, Text name, Text value)
     for (int field = 0; field < FIELDS; field++) {
         if (!is(name, fields[field].name))
             continue;
-        int64_t number = 0;
-        if (header->seen & 1u << field || value.size == 0 || value.size > (size_t)fields[field].digits)
+        int64_t number;
+        if (header->seen & 1u << field || !digits_of(value, fields[field].digits, &number))
             return 0;
-        for (size_t place = 0; place < value.size; place++) {
-            if (value.bytes[place] < '0' || value.bytes[place] > '9')
-                return 0;
-            number = 10 * number + (value.bytes[place] - '0');
-        }
         header->seen |= 1u << field;
         if (field < WANTED_FIELDS)
             header->fields[field] = number;
@@ -87,43 +65,6 @@ static int take_field(Header *header, Text name, Text value)
 }
 
 /* -- JSON --------------------------------------------------------------------------------------------------------- */
-
-static int take_byte(Rest *rest, uint8_t expected)
-{
-    if (rest->at == rest->end || *rest->at != expected)
-        return 0;
-    rest->at++;
-    return 1;
-}
-
-/* ASCII as it lies, between quotes. */
-static int take_text(Rest *rest, Text *text)
-{
-    if (!take_byte(rest, '"'))
-        return 0;
-    text->bytes = rest->at;
-    while (rest->at < rest->end && *rest->at >= 0x20 && *rest->at < 0x7F && *rest->at != '"' && *rest->at != '\\')
-        rest->at++;
-    text->size = (size_t)(rest->at - text->bytes);
-    return take_byte(rest, '"');
-}
-
-static int take_number(Rest *rest, int64_t *number)
-{
-    const uint8_t *start;
-    int is_negative = take_byte(rest, '-');
-    *number = 0;
-    for (start = rest->at; rest->at < rest->end && *rest->at >= '0' && *rest->at <= '9'; rest->at++) {
-        if (rest->at - start == DIGITS_OF_LONG)
-            return 0;
-        *number = 10 * *number + (*rest->at - '0');
-    }
-    if (rest->at == start || (*start == '0' && rest->at - start > 1))
-        return 0;
-    if (is_negative)
-        *number = -*number;
-    return *number >= INT32_MIN && *number <= INT32_MAX;
-}
 
 static int take_json_fields(Rest *rest, Header *header)
 {

@@ -6,6 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+} Text;
+
 /* Whether this is text at all. */
 int is_utf8(const uint8_t *text, size_t size);
 

@@ -147,7 +147,9 @@ class BrokerServer:
         self.grpc_tls_address: str | None = None
         with ExitStack() as parts:
             self.vip_port: int | None = None
-            listening = partial(Listener, host, port, self._receive, limits=limits, tls=context)
+            # Who the sender is stands in the decoded request.
+            serve = self._serve if self._users is None else None
+            listening = partial(Listener, host, port, self._receive, serve=serve, limits=limits, tls=context)
             tries = _PORT_TRIES if port == 0 else 1
             self._listener = self._with_vip(listening, tries, grpc_port, grpc_tls_port) if vip_channel else listening()
             parts.callback(self._listener.close)
@@ -292,6 +294,10 @@ class BrokerServer:
             peer.on_closed.append(self._disconnected)
             self._warm_up.begin()
         self._dispatcher.receive(requests)
+
+    def _serve(self, data: memoryview, address: str) -> tuple[int, bytes]:
+        assert self._dispatcher is not None
+        return self._dispatcher.serve(data, address)
 
     def _disconnected(self, peer: Peer) -> None:
         self.routes.disconnected(peer)

@@ -141,6 +141,7 @@ def services(parts: Parts) -> dict[int, Service]:
             "sends.send": Grouped(
                 partial(sends.send_together, may_wait=True),
                 None if is_sync else partial(sends.send_together, may_wait=False),
+                None if is_sync else sends.serve,
             ),
             "pulls.pull": Grouped(at_once=parts.pulls.pull_at_once),
         },

@@ -56,12 +56,15 @@ class Armed:
         from rmq_store.broker.retry.retry import Retry
         from rmq_store.broker.store.store import Store
         from rmq_store.broker.transactions.transactions import Transactions
+        from rmq_store.broker.write.sent_requests import SentRequests
         from rmq_store.server.requests.at_once import AtOnce
         from rmq_store.server.requests.dispatcher import Dispatcher
         from rmq_store.server.requests.worker_pool import WorkerPool
         from rmq_store.server.transport.connection import Connection
 
         wraps_by_method: dict[tuple[type, str], Callable[..., Any]] = {
+            (Dispatcher, "serve"): self._serving,
+            (SentRequests, "serve"): self._storing_served,
             (Connection, "data_received"): self._reading,
             (Dispatcher, "receive"): self._receiving,
             (WorkerPool, "submit"): self._queueing,
@@ -79,6 +82,7 @@ class Armed:
             patches.enter_context(watched(self._operation))
             if self._in_pool:
                 patches.enter_context(mock.patch.object(AtOnce, "answer", lambda *_: False))
+                patches.enter_context(mock.patch.object(AtOnce, "first", lambda *_: None))
             for (owner, name), wrap in {**wraps_by_method, **dict.fromkeys(calls, self._storing)}.items():
                 patches.enter_context(mock.patch.object(owner, name, _around(getattr(owner, name), wrap)))
             return patches.pop_all()
@@ -90,10 +94,44 @@ class Armed:
     def _is_hit(self, request: Any) -> bool:
         return bool(request.command.opaque == self._opaque)
 
-    def _reading(self, read: Callable[..., None], connection: Any, data: bytes) -> None:
+    def _frame_in(self, data: Any) -> bytes:
+        """The frame with the opaque, whose form is JSON; empty: there is none."""
         from rmq_store.protocol.wire.frames import FrameDecoder
 
-        if any(command.opaque == self._opaque for command in FrameDecoder().feed(data)):
+        rest = bytes(data)
+        while len(rest) >= 4:
+            size = 4 + int.from_bytes(rest[:4], "big")
+            if any(command.opaque == self._opaque for command in FrameDecoder().feed(rest[:size])):
+                return rest[:size]
+            rest = rest[size:]
+        return b""
+
+    def _serving(self, serve: Callable[..., Any], dispatcher: Any, data: Any, address: str) -> Any:
+        """A request that may be answered from its bytes."""
+        self._own.hit = bool(self._frame_in(data))
+        if self._own.hit:
+            self._die_at(UNREAD)
+            self._die_at(READ)
+        end, answers = serve(dispatcher, data, address)
+        if self._own.hit:
+            self._answer = self._frame_in(answers)
+        self._own.hit = False
+        return end, answers
+
+    def _storing_served(self, serve: Callable[..., Any], *given: Any) -> Any:
+        if not getattr(self._own, "hit", False):
+            return serve(*given)
+        self._die_at(TAKEN)
+        self._own.storing = self._point in (STORING, VISIBLE)
+        served = serve(*given)
+        self._own.storing = False
+        if served is not None and self._frame_in(served.answers):
+            for point in (STORING, VISIBLE, STORED):
+                self._die_at(point)
+        return served
+
+    def _reading(self, read: Callable[..., None], connection: Any, data: bytes) -> None:
+        if self._frame_in(data):
             self._die_at(UNREAD)
         read(connection, data)
 

@@ -24,6 +24,7 @@ from rmq_store.files.durable import make_directory, read_limited, remove_leftove
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.locked_call import call_locked
 from rmq_store.files.rooted import as_path, refuse_if_replaced
+from rmq_store.format.bytes import native
 from rmq_store.format.tables.config_json import SIZE_MAX, ConfigJsonError, Style, dumps, loads
 from rmq_store.format.text.names import CONFIG_DIRECTORY
 
@@ -207,6 +208,8 @@ class CachedView(Generic[T]):
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
+    if native.LOADED and (stamp := native.functions.file_stamp(path)) is not False:
+        return stamp  # type: ignore[return-value]
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -13,6 +13,7 @@ from rmq_store.broker.dlq.redrive import DeadLetters
 from rmq_store.broker.pop.pop import Pop
 from rmq_store.broker.retry.retry import Retry
 from rmq_store.broker.store.parts import StoreParts
+from rmq_store.broker.write.sent_requests import SentRequests
 from rmq_store.broker.write.staged_copies import staged_rows
 from rmq_store.broker.write.staged_files import StagedFile
 from rmq_store.errors import UsageError
@@ -233,6 +234,12 @@ class Writing(StoreParts):
         """
         return self._writing().is_flush_late
 
+    def sent_requests(self, answer: tuple[bytes, ...]) -> SentRequests:
+        """Sends of single messages as a server reads them, for one thread of it. `answer`: the header of an answer,
+        between whose parts stand msgId, queueId, queueOffset, transactionId and opaque. ReadOnlyError.
+        """
+        return self._writing().sent_requests(answer)
+
     def flush_async(self) -> None:
         """Start a flush of everything stored so far in a thread of the store, and return. A failure is logged, and the
         next call that writes raises StoreFailedError.
@@ -242,7 +249,7 @@ class Writing(StoreParts):
 
 def _new(message: Message) -> Message:
     """The message without properties of another one. Whatever is no message is left to its check."""
-    if not isinstance(message, Message) or not isinstance(message.properties, Mapping):
+    if not isinstance(message, Message) or not message.properties or not isinstance(message.properties, Mapping):
         return message
     own = of_new_message(message.properties)
     return message if own is message.properties else replace(message, properties=own)

@@ -15,6 +15,7 @@ from rmq_store.broker.write.disk_space import DiskSpace
 from rmq_store.broker.write.encoder import MessageEncoder
 from rmq_store.broker.write.flusher import Flusher
 from rmq_store.broker.write.page_release import PageRelease
+from rmq_store.broker.write.sent_requests import SentRequests
 from rmq_store.broker.write.single_record import OneMessageEncoder
 from rmq_store.broker.write.staged_copies import staged_rows
 from rmq_store.broker.write.staged_files import CONTENT_SUM_MASK, StagedFile, discard_staged, open_all_staged
@@ -66,8 +67,8 @@ class Writer:
         self._config = config
         self._topics = topics
         self._units = UnitTable(log)
-        self._group_append = GroupAppend(log)
         self._lone_append = LoneAppend(log)
+        self._group_append = GroupAppend(log, self._lone_append)
         self._space = DiskSpace(log.root, config)
         # A signal handler may send in the middle of a send of its own thread, so each lock can be taken twice.
         self._lock = threading.RLock()
@@ -108,7 +109,7 @@ class Writer:
         else:
             with append_lock(self._log, lock_timeout_ms):
                 offset, queue_offset = append_one(self._log, record)
-                self._lone_append.learn(record)
+                self._lone_append.learn(record[:2])
         if is_late:
             status = SendStatus.FLUSH_DISK_TIMEOUT
         else:
@@ -138,6 +139,8 @@ class Writer:
         with append_lock(self._log, lock_timeout_ms):
             places = append_records(self._log, [record for record, _, _ in encoded])
             end = self._log.writing_page.appended_end
+            for key in {record[:2] for record, _, _ in encoded}:
+                self._lone_append.learn(key)
         # MessageBatch#generateFromList: the first message speaks for all.
         status = self._send_status(end, flush_timeout_ms, messages[0] if messages else None)
         return [
@@ -376,6 +379,12 @@ class Writer:
         """See `Store.last_unit`."""
         found = self.newest_unit(purpose, key)
         return found.value if found else None
+
+    def sent_requests(self, answer: tuple[bytes, ...]) -> SentRequests:
+        """See `Store.sent_requests`."""
+        return SentRequests(
+            self._log, self._config, self._topics, self._flusher, self._space, self._lone_append, answer
+        )
 
     def forget_files(self) -> None:
         """Let go of the files that it knows: the store is closed."""

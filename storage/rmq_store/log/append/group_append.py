@@ -22,6 +22,7 @@ from rmq_store.files import durable
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.append import OneRecord, append_lock, append_one
 from rmq_store.log.append.flush import flush
+from rmq_store.log.append.lone_append import LoneAppend
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.threads import Claim
 
@@ -70,8 +71,9 @@ class GroupAppend:
     thread nor a signal handler can come between.
     """
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, lone_append: LoneAppend) -> None:
         self._log = log
+        self._lone_append = lone_append
         self.waiting: deque[_Waiting] = deque()
         self._leader: Claim[_Waiting] = Claim()
 
@@ -83,19 +85,21 @@ class GroupAppend:
         is stored already, or never will be.
         """
         own = _Waiting(record)
-        begin_s = real_time.monotonic()
-        patience_s = min(PATIENCE_S, lock_timeout_ms / 1000)
+        begin_s = 0.0
         left_ms = lock_timeout_ms
         try:
             self.waiting.append(own)
-            while not own.settled:
-                waited_s = real_time.monotonic() - begin_s
+            while own.offsets is None and own.error is None:
+                now_s = real_time.monotonic()
+                begin_s = begin_s or now_s
+                waited_s = now_s - begin_s
                 left_ms = max(0, lock_timeout_ms - int(1000 * waited_s))
+                patience_s = min(PATIENCE_S, lock_timeout_ms / 1000) - waited_s
                 if self._leads(own):
                     self._lead(own, left_ms, flush_timeout_ms)
                     self._leave()
-                elif waited_s < patience_s:
-                    own.sleep(patience_s - waited_s)
+                elif patience_s > 0:
+                    own.sleep(patience_s)
                 elif self._gives_up(own):
                     break
                 else:
@@ -132,6 +136,22 @@ class GroupAppend:
 
     def _lead(self, own: _Waiting, lock_timeout_ms: int, flush_timeout_ms: int) -> None:
         """Append what waits, and flush it."""
+        page, end = self._log.writing_page, 0
+        line = list(dict.fromkeys((own, *self.waiting)))
+        if self._lone_append.append_group(line, self._log.clock()):
+            end = page.appended_end
+        if not all(waiting.settled for waiting in line):
+            end = self._append_left(own, lock_timeout_ms) or end
+        if end:
+            try:
+                flush(self._log, end, flush_timeout_ms)
+            except StoreLockedError:
+                own.is_late = True
+
+    def _append_left(self, own: _Waiting, lock_timeout_ms: int) -> int:
+        """Append what the extension has left, and what comes until the lock is free. Where the log ends behind it; 0:
+        nothing was appended.
+        """
         page, root, end = self._log.writing_page, self._log.root, 0
         with append_lock(self._log, lock_timeout_ms):
             for waiting in dict.fromkeys((own, *self.waiting)):
@@ -139,6 +159,7 @@ class GroupAppend:
                     try:
                         waiting.offsets = append_one(self._log, waiting.record)
                         end = page.appended_end
+                        self._lone_append.learn(waiting.record[:2])
                     except StoreError as error:
                         waiting.error = error
                     except OSError as error:
@@ -150,15 +171,13 @@ class GroupAppend:
                         f"{root}: the thread that appended this message was interrupted: whether it is stored is not "
                         "known"
                     )
-        if end:
-            try:
-                flush(self._log, end, flush_timeout_ms)
-            except StoreLockedError:
-                own.is_late = True
+        return end
 
     def _leave(self) -> None:
         """Wake those that are settled, and one more, to lead."""
-        while (first := self._first()) is not None and first.settled:
+        for first in list(self.waiting):
+            if not first.settled:
+                break
             self._remove(first)
             first.asleep.put(None)
         self._leader.give_up()

@@ -11,13 +11,15 @@ conditions, and the state that both sides share:
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
 from array import array
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
+from rmq_store.errors import StoreError
 from rmq_store.files import durable
 from rmq_store.files.segments.open_files import OpenFile
 from rmq_store.format.bytes import native
@@ -75,6 +77,18 @@ class _Queue(NamedTuple):
     numbers: array[int]
 
 
+class Waiting(Protocol):
+    """A sender that waits. `claim`: who takes its one item out appends the record, or gives it up."""
+
+    record: OneRecord
+    claim: list[bool]
+    offsets: tuple[int, int] | None
+
+
+QueueTable = dict[QueueKey, _Queue]
+"""Queues that a caller has checked, and whose files are known."""
+
+
 class LoneAppend:
     """Appends single records of one open store. Thread-safe; a signal handler may call it."""
 
@@ -109,6 +123,60 @@ class LoneAppend:
             self._queues.pop(known[0].key, None)
         return None
 
+    def append_group(self, line: Sequence[Waiting], now_ms: int) -> bool:
+        """As `append`, for senders that wait, in their order, as far as nothing is unusual: those whose message was
+        appended have their `offsets`. True: there are some.
+        """
+        if self._place is None or (durable.hook is not None and watch is None):
+            return False
+        try:
+            is_outdated = native.functions.append_group(self._place[0], self._queues, list(line), now_ms, watch)
+        except BaseException as error:
+            self._take_back(error)
+            raise
+        count = 0
+        for waiting in line:
+            if waiting.offsets is not None:
+                count += 1
+                if (known := self._queues.get(waiting.record[:2])) is not None:
+                    known[1].has_got(waiting.offsets[1])
+        if is_outdated:
+            self.forget()
+        return count > 0
+
+    def serve(
+        self, queues: QueueTable, rules: tuple[object, ...], data: memoryview, born_host: bytes, now_ms: int
+    ) -> tuple[int, bytes, list[QueueKey]] | None:
+        """As `append`, for all usual requests at the beginning of `data` that send one message to one of `queues`,
+        under one lock: where the first one begins that was not taken, the answers to the others, and their queues.
+        `rules` are those of native/sent_requests.c. `queues` becomes empty if it is out of date.
+        """
+        place = self._place
+        if place is None or (durable.hook is not None and watch is None):
+            return None
+        try:
+            end, answers, stored, is_outdated = native.functions.serve_sends(
+                place[0], queues, rules, data, 0, born_host, now_ms, watch
+            )
+        except BaseException as error:
+            self._take_back(error)
+            raise
+        for key, queue_offset in stored.items():
+            if (known := self._queues.get(key)) is not None:
+                known[1].has_got(queue_offset)
+        if is_outdated:
+            self._place = None
+            for key in queues:
+                self._queues.pop(key, None)
+            queues.clear()
+        return end, answers, list(stored)
+
+    def tell(self, topic: str, queue_id: int, queues: QueueTable) -> None:
+        """Put a queue into `queues` if its files are known."""
+        known = self._queues.get((topic, queue_id))
+        if known is not None:
+            queues[topic, queue_id] = known[0]
+
     def _take_back(self, error: BaseException) -> None:
         """Undo an append that `watch` has interrupted, as any unfinished one."""
         with append_lock(self._log):
@@ -116,20 +184,21 @@ class LoneAppend:
         if isinstance(error, OSError):
             raise durable.translate(error, self._log.root) from error
 
-    def learn(self, record: OneRecord) -> None:
-        """Look where the next record of this queue goes, after Python has appended this one. The caller still holds the
-        append lock.
+    def learn(self, key: QueueKey) -> None:
+        """Look where the next record of this queue goes, after Python has appended one. The caller still holds the
+        append lock. It raises nothing: that record is stored, and who cannot open the files next says so.
         """
         if not native.LOADED:
             return
-        if self._place is None:
-            self._place = self._look()
-        if record[:2] not in self._queues:
-            queue = self._look_at_queue(record[:2])
-            if queue is not None:
-                if len(self._queues) >= _QUEUES_MAX:
-                    self._queues.clear()
-                self._queues[record[:2]] = queue
+        with contextlib.suppress(OSError, StoreError):
+            if self._place is None:
+                self._place = self._look()
+            if key not in self._queues:
+                queue = self._look_at_queue(key)
+                if queue is not None:
+                    if len(self._queues) >= _QUEUES_MAX:
+                        self._queues.clear()
+                    self._queues[key] = queue
 
     def forget(self) -> None:
         """Let go of all files: the store is closed."""

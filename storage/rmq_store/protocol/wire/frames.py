@@ -96,6 +96,11 @@ class FrameDecoder:
         """The memory of the incomplete frame, whether bytes are in it or not yet; 0: there is no such frame."""
         return len(self._room) if self._there else 0
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether the next bytes are the beginning of a frame."""
+        return not self._there and self.failure is None
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """Take the next bytes and return the commands that are complete.
 

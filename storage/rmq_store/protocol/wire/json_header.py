@@ -52,12 +52,12 @@ def encode(command: RemotingCommand) -> bytes:
 
 
 def template(command: RemotingCommand, varying: Sequence[str]) -> tuple[bytes, ...]:
-    """Return the parts of the header of a request, between which the numbers of the fields `varying` stand, and then
-    the opaque.
+    """Return the parts of the header of a command, between which the values of the fields `varying` stand, and then the
+    opaque. A value is a number, or a text that needs no escape. Fields that the command has keep their places.
     """
-    places = [f'{_quoted(name)}:"\0"' for name in varying]
-    fixed = _pairs(command.ext_fields)
-    header = _header(command, ",".join(([fixed] if fixed else []) + places), "\0,")
+    places = {name: f'{_quoted(name)}:"\0"' for name in varying}
+    fixed = [places.pop(name, "") or _pairs({name: value}) for name, value in command.ext_fields.items()]
+    header = _header(command, ",".join([*fixed, *places.values()]), "\0,")
     # Quoted text has no such character of its own.
     return tuple(part.encode("utf-8", "replace") for part in header.split("\0"))
 

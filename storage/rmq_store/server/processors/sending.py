@@ -33,7 +33,8 @@ from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, ResponseCode
 from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.versions import V5_1_1
-from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire import json_header
+from rmq_store.protocol.wire.command import RESPONSE_FLAG, RemotingCommand
 from rmq_store.protocol.wire.headers import (
     ConsumerSendMsgBackRequestHeader,
     RecallMessageRequestHeader,
@@ -75,6 +76,7 @@ class SendProcessor:
         self._random = random.Random()
         # Their files are there. One entry for each queue that this server has stored into.
         self._used_queues: set[tuple[str, int]] = set()
+        self._sent_requests = served.store.sent_requests(_answer_parts())
 
     def send(self, request: Request) -> RemotingCommand:
         """10, 310 and 320."""
@@ -120,6 +122,17 @@ class SendProcessor:
             self._on_stored(header.topic, result.queue_id)
         return self._answer(request, result)
 
+    def serve(self, data: memoryview, address: str) -> tuple[int, bytes]:
+        """As `send_together` without `may_wait`, of the requests at the beginning of what a client has sent, by one
+        call: where the first one begins that is left, and the answers to the others.
+        """
+        served = self._sent_requests.serve(data, address)
+        if served is None:
+            return 0, b""
+        for topic, queue_id in served.stored:
+            self._on_stored(topic, queue_id)
+        return served.end, served.answers
+
     def send_together(self, requests: Sequence[Request], *, may_wait: bool) -> list[RemotingCommand] | None:
         """`send` of several messages, which are stored by one append. None: nothing was done, because one of them needs
         more than that or cannot be stored; or, without `may_wait`, because it would wait for another writer, for a
@@ -157,6 +170,7 @@ class SendProcessor:
             return None
         self._used_queues.update(queues)
         for topic, queue_id in queues:
+            self._sent_requests.learn(topic, queue_id, topics)
             self._on_stored(topic, queue_id)
         return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
 
@@ -313,6 +327,13 @@ def place_of(
         msg_region=_REGION,
         trace_on=True,
     )
+
+
+def _answer_parts() -> tuple[bytes, ...]:
+    """The header of an answer to a send, for `Store.sent_requests`."""
+    place = place_of("", 0, 0, "").to_ext()
+    answer = RemotingCommand(ResponseCode.SUCCESS, place, flag=RESPONSE_FLAG)
+    return json_header.template(answer, ("msgId", "queueId", "queueOffset", "transactionId"))
 
 
 def _message(

@@ -8,10 +8,12 @@ and gives the rest to the pools.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from rmq_store import real_time
 from rmq_store.server.requests.worker_pool import WorkerPool
+
+T = TypeVar("T")
 
 # For the requests that one client has sent together.
 _TURN_S: Final = 0.005
@@ -36,10 +38,19 @@ class AtOnce:
     def answer(self, pool: WorkerPool, begin_s: float, answered: Callable[[], bool]) -> bool:
         """Call `answered` if it is the time for it, and return what it returns: whether it has done the work."""
         now_s = self._clock()
-        if now_s < self._not_before_s or now_s - begin_s >= _TURN_S or not pool.is_idle:
+        if now_s - begin_s >= _TURN_S:
             return False
-        is_done = answered()
+        return self._answer(pool, now_s, answered) or False
+
+    def first(self, pool: WorkerPool, answered: Callable[[], T]) -> T | None:
+        """As `answer`, of what a turn begins with; None: it is not the time for it."""
+        return self._answer(pool, self._clock(), answered)
+
+    def _answer(self, pool: WorkerPool, now_s: float, answered: Callable[[], T]) -> T | None:
+        if now_s < self._not_before_s or not pool.is_idle:
+            return None
+        done = answered()
         end_s = self._clock()
         if end_s - now_s >= _SLOW_S:
             self._not_before_s = end_s + _PAUSE_S
-        return is_done
+        return done

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.request_codes import request_name
-from rmq_store.server.requests.dispatcher import GroupProcessor, Service
+from rmq_store.server.requests.dispatcher import BytesProcessor, GroupProcessor, Service
 from rmq_store.server.requests.request import Request, refusal
 from rmq_store.server.requests.request_table import REQUESTS, Change, Pool
 from rmq_store.server.requests.worker_pool import WorkerPool
@@ -18,6 +18,7 @@ class Grouped(NamedTuple):
 
     together: GroupProcessor | None = None
     at_once: GroupProcessor | None = None
+    of_bytes: BytesProcessor | None = None
 
 
 def bound_services(

@@ -17,6 +17,11 @@ from rmq_store.server.requests.worker_pool import TOGETHER_MAX, Work, WorkerPool
 
 _log: Final = logging.getLogger(__name__)
 
+# Where the header of a frame begins, and as many of its bytes as `{"code":310,` has: all clients write it like that.
+_HEADER: Final = 8
+_START_BYTES: Final = 12
+_NOTHING: Final = (0, b"")
+
 Processor: TypeAlias = Callable[[Request], RemotingCommand | Later | None]
 """Answers a request; None: it answers later by `Request.reply`, or never if the client wants no answer. IN_WORK: it
 answers later, and the request counts until then.
@@ -28,17 +33,25 @@ raises is the answer to all of them.
 """
 
 
+BytesProcessor: TypeAlias = Callable[[memoryview, str], tuple[int, bytes]]
+"""Answers the requests at the beginning of what a client has sent: where the first one begins that it leaves, and the
+answers to the others. It gets the client's address, too, and must not wait.
+"""
+
+
 class Service(NamedTuple):
     """A processor and its pool. Without a pool it runs in the thread of the connections, where it must not wait.
 
     `together` gets the requests that wait one behind the other, by whatever clients. `at_once` gets them in the thread
-    of the connections, and returns None where it would wait; only one at a time if there is no `together`.
+    of the connections, and returns None where it would wait; only one at a time if there is no `together`. `of_bytes`
+    is asked before, in that thread, too.
     """
 
     processor: Processor
     pool: WorkerPool | None
     together: GroupProcessor | None = None
     at_once: GroupProcessor | None = None
+    of_bytes: BytesProcessor | None = None
 
 
 class Dispatcher:
@@ -48,6 +61,9 @@ class Dispatcher:
         self._services = dict(services)
         self._check = check
         self._at_once = AtOnce()
+        self._of_bytes = {
+            b'{"code":%d,' % code: service for code, service in services.items() if service.of_bytes is not None
+        }
         self._together = {
             service: partial(self._is_answered, service.together)
             for service in services.values()
@@ -70,6 +86,16 @@ class Dispatcher:
             ):
                 for request in group:
                     self._submit(service, service.pool, request)
+
+    def serve(self, data: memoryview, address: str) -> tuple[int, bytes]:
+        """Answer the requests at the beginning of what a client has sent, in the thread of the connections, if their
+        service can do it from their bytes; a `BytesProcessor`. Nobody is asked whether the client may make them.
+        """
+        service = self._of_bytes.get(bytes(data[_HEADER : _HEADER + _START_BYTES]))
+        if service is None or service.of_bytes is None or service.pool is None:
+            return _NOTHING
+        served = self._at_once.first(service.pool, partial(service.of_bytes, data, address))
+        return _NOTHING if served is None else served
 
     def run(self, processor: Processor, request: Request) -> None:
         """Answer a request by a processor, in the calling thread; never raises."""

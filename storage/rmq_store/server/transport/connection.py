@@ -15,6 +15,7 @@ from rmq_store import real_time
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
+from rmq_store.server.requests.dispatcher import BytesProcessor
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport.client_calls import ClientCalls, OnAnswer
 from rmq_store.server.transport.incomplete_frames import IncompleteFrames
@@ -41,6 +42,7 @@ class ConnectionOwner(Protocol):
     working: WorkingBytes
     incomplete: IncompleteFrames
     read_buffer: memoryview
+    serve: BytesProcessor | None
 
     def opened(self, connection: Connection) -> bool:
         """Count a connection; False if there are too many."""
@@ -104,7 +106,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """As asyncio calls it."""
-        self.data_received(bytes(self._owner.read_buffer[:nbytes]))
+        data = self._owner.read_buffer[:nbytes]
+        served = 0
+        if self._owner.serve is not None and self._decoder.is_between_frames:
+            served, answers = self._owner.serve(data, self.address)
+            if served:
+                self.heard_s = real_time.monotonic()
+                self._send(answers)
+        if served < nbytes:
+            self.data_received(bytes(data[served:]))
 
     def data_received(self, data: bytes) -> None:
         """Take what has come; the requests in it go to the owner."""
@@ -153,7 +163,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, *commands: RemotingCommand) -> None:
         """As `Peer.send`."""
-        data = b"".join([encode_command(command, self._owner.limits.frame_bytes_max) for command in commands])
+        self._send(b"".join([encode_command(command, self._owner.limits.frame_bytes_max) for command in commands]))
+
+    def _send(self, data: bytes) -> None:
         with self._writing:
             if not self._is_flushing and not self._transport_has_bytes:
                 data = data[self._write(data) :]

@@ -11,6 +11,8 @@ from typing import Any, Final, TypeVar
 
 from rmq_store import real_time
 from rmq_store.errors import UsageError
+from rmq_store.log.append.lone_append import FRAME_BYTES_MAX
+from rmq_store.server.requests.dispatcher import BytesProcessor
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport.accepting import stop_accepting
 from rmq_store.server.transport.connection import Connection
@@ -31,7 +33,8 @@ _ACCEPTED_AT_ONCE: Final = 64
 
 class Listener:
     """Has its port from the beginning, and takes connections from `start` on. `receive` is called in the listener's
-    thread with the requests that a client has sent together, and must not wait.
+    thread with the requests that a client has sent together, and must not wait. `serve` may answer some from their
+    bytes before.
 
     Raises:
         UsageError: the address cannot be listened at.
@@ -43,12 +46,16 @@ class Listener:
         port: int,
         receive: Callable[[Sequence[Request]], None],
         *,
+        serve: BytesProcessor | None = None,
         limits: ListenerLimits | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.host, self.port = host, port
         self.limits = limits or ListenerLimits()
         self.receive = receive
+        # What it answers is never larger than this.
+        has_room = min(self.limits.frame_bytes_max, self.limits.header_bytes_max) >= FRAME_BYTES_MAX
+        self.serve = serve if has_room else None
         self._connections_max = self.limits.connections_that_fit()
         self.working = WorkingBytes(self.limits.working_bytes_max, self._full)
         self.incomplete = IncompleteFrames(self.limits.incomplete_bytes_max)

@@ -578,3 +578,19 @@ def test_a_reader_sees_a_lone_message_at_once(lab: Lab) -> None:
             end = store.send(message(number)).queue_offset + 1
             assert store.queue_ranges("Alpha")[0][1] == reader.queue_ranges("Alpha")[0][1] == end
         assert [each.body[:8] for each in store.query.by_key("Alpha", "K4")] == [b"%08d" % 4]
+
+
+def test_a_file_that_cannot_be_looked_at_makes_no_error_of_a_stored_message(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gets an error sends again."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with opened(lab) as store:
+        lone(store).forget()
+        monkeypatch.setattr(LoneAppend, "_look_at_queue", fail)
+        assert not sent_by(store, 2)
+        store.send_all([message(3), message(4)])
+        assert lab.numbers(store) == [0, 1, 2, 3, 4]
