@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
+from rmq_store.broker.metadata import json_table
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -198,12 +199,12 @@ def test_a_pull_looks_its_topic_up_once_and_a_send_twice(
     root: Path, small: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
-    lstat = os.lstat
+    stamp = json_table._stamp
 
-    def counted(path: str) -> os.stat_result:
+    def counted(path: str) -> tuple[int, int, int] | None:
         if threading.current_thread() is threading.main_thread():
             looks.append(Path(path).name)
-        return lstat(path)
+        return stamp(path)
 
     header = SendMessageRequestHeaderV2(
         producer_group="pg", topic="Orders", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
@@ -212,7 +213,7 @@ def test_a_pull_looks_its_topic_up_once_and_a_send_twice(
     with served(root, small) as asking:
         asking.settle()
         with monkeypatch.context() as patch:
-            patch.setattr(os, "lstat", counted)
+            patch.setattr(json_table, "_stamp", counted)
             asking.pull(0)
             of_pull, looks = looks, []
             assert asking.ask(request(header, b"body")).code == ResponseCode.SUCCESS
