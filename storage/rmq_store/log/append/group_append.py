@@ -182,8 +182,8 @@ class GroupAppend:
             first.asleep.put(None)
         self._leader.give_up()
         # Looked at after leadership was given up: who comes into the line asks the other way round.
-        if (first := self._first()) is not None:
-            first.asleep.put(None)
+        if (leading := self._first()) is not None:
+            leading.asleep.put(None)
 
     def _first(self) -> _Waiting | None:
         try:
