@@ -149,7 +149,7 @@ class GroupAppend:
                 own.is_late = True
 
     def _append_left(self, own: _Waiting, lock_timeout_ms: int) -> int:
-        """Append what the extension has left, and what comes until the lock is free. Where the log ends behind it; 0:
+        """Append what the extension has left, and what comes until the lock is free. Returns the new end of the log; 0:
         nothing was appended.
         """
         page, root, end = self._log.writing_page, self._log.root, 0
