@@ -51,8 +51,8 @@ _BATCH_LIMIT: Final = (
 )
 _SINGLE_LIMIT: Final = (
     "Measured before ADR 0038, with 320 calls of Python functions for a send. Since then a usual send is one call from "
-    "its bytes to its answer: one in flight takes 0.18 of that processor time, 16 in flight 0.1. Under SYNC_FLUSH a send "
-    "goes the old way: it waits for the disk."
+    "its bytes to its answer: one in flight takes 0.18 of that processor time, 16 in flight 0.1. Under SYNC_FLUSH a "
+    "send goes the old way: it waits for the disk."
 )
 _numbers = itertools.count()
 
