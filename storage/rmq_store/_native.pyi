@@ -164,6 +164,12 @@ def append_lone(
     is out of date.
     """
 
+def acquire_fence() -> None:
+    """What is loaded or read behind it is not older than what was loaded before it."""
+
+def release_fence() -> None:
+    """What is stored behind it is seen only with all that was stored or written before it."""
+
 def file_stamp(path: str) -> tuple[int, int, int] | bool | None:
     """Inode, time of the last change in ns and size of a file, without letting other threads run meanwhile; None: there
     is none. False: it cannot be asked, which `os.lstat` explains.

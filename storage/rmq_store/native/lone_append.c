@@ -272,6 +272,7 @@ static Outcome put_keys(Lone *lone)
         return outcome;
     if (!before(lone, "index header", 0, made->header, INDEX_HEADER_BYTES))
         return FAILED;
+    __atomic_thread_fence(__ATOMIC_RELEASE);
     memcpy(map, made->header, INDEX_HEADER_BYTES);
     return APPENDED;
 }

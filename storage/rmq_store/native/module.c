@@ -60,8 +60,8 @@ static int add_parts(PyObject *module)
     blake2b_prepare();
     crc32c_prepare();
     PyMethodDef *parts[] = {batch_body_methods, blake2b_methods, chain_methods, copy_methods, crc_methods, crc32c_methods,
-                            encoder_methods, file_methods, frame_methods, group_append_methods, host_methods,
-                             index_methods, lone_append_methods, message_batch_methods, message_methods, message_object_methods,
+                            encoder_methods, fence_methods, file_methods, frame_methods, group_append_methods,
+                             host_methods, index_methods, lone_append_methods, message_batch_methods, message_methods, message_object_methods,
                              one_message_methods, patch_methods, property_methods, pull_answer_methods,
                              queue_frame_methods, record_reader_methods, record_writer_methods, request_methods,
                              sent_request_methods, slice_methods, text_methods, walk_methods};

@@ -21,6 +21,7 @@ extern PyMethodDef chain_methods[];
 extern PyMethodDef copy_methods[];
 extern PyMethodDef crc_methods[];
 extern PyMethodDef crc32c_methods[];
+extern PyMethodDef fence_methods[];
 extern PyMethodDef file_methods[];
 extern PyMethodDef frame_methods[];
 extern PyMethodDef group_append_methods[];

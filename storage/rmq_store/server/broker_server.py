@@ -147,7 +147,7 @@ class BrokerServer:
         self.grpc_tls_address: str | None = None
         with ExitStack() as parts:
             self.vip_port: int | None = None
-            # Who the sender is stands in the decoded request.
+            # The decoded request says which user has sent it.
             serve = self._serve if self._users is None else None
             listening = partial(Listener, host, port, self._receive, serve=serve, limits=limits, tls=context)
             tries = _PORT_TRIES if port == 0 else 1

@@ -1,5 +1,5 @@
 """Sends of single messages as a server reads them: from the bytes of a connection to the bytes of the answers by one
-call of the C extension (native/sent_requests.c), if nothing is unusual. What it leaves is decoded, and answered by the
+call of the C extension (native/sent_requests.c), if nothing is unusual. The rest is decoded, and answered by the
 processors of the server (rmq_store.server.processors.sending). docs/adr/0038 has the conditions.
 """
 
@@ -97,7 +97,7 @@ class SentRequests:
             return None
         try:
             self._space.check()
-        except StoreFullError:  # who sends is told by the processor
+        except StoreFullError:  # the processor tells the sender
             return None
         served = self._lone_append.serve(self._queues, self._rules, data, _packed(born_host), self._log.clock())
         if served is None or not served[2]:

@@ -9,7 +9,8 @@ call's number is unknown for the machine, they only do that.
     word 2    time of a waiter's last own try (`real_time.monotonic_ns`); 0: never
 
 A waiter announces itself, tries the lock once more, and only then sleeps. A holder checks word 0 after it has released
-the lock. A waiter that was woken announces itself before it tries, and so wakes the next one when it releases.
+the lock. (The kernel's own lock around each lock and unlock keeps the order of these steps on every processor.) A
+waiter that was woken announces itself before it tries, and so wakes the next one when it releases.
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@
     27    open_looked      as append_looked, for waiters of byte 0
 
 Words are little-endian int64. Each is written by one aligned 8-byte store through a numpy view: `struct.pack_into`
-writes byte by byte, and another process could read half a value. This page is never fsynced. After a reboot only its
+writes byte by byte, and another process could read half a value. A fence of the extension stands before each store
+and behind each load of a word of the append path (release, acquire), for processors that keep no order by themselves
+(ARM); without the extension the page is right on x86 only. This page is never fsynced. After a reboot only its
 flushed end counts, and whether a flush had failed or was running.
 """
 
@@ -51,6 +53,7 @@ from rmq_store import real_time
 from rmq_store.files import durable
 from rmq_store.files.locks.futex import Futex
 from rmq_store.files.mapping import map_file
+from rmq_store.format.bytes import native
 
 STATE_MAGIC = int.from_bytes(b"pyrmqst1", "little")
 STATE_BYTES = 4096
@@ -81,15 +84,18 @@ def boot_id() -> bytes:
 
 
 class _Word:
-    """An attribute that is one word of the page: one aligned load or store."""
+    """An attribute that is one word of the page: one aligned load with acquire, or store with release."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._number = WORDS.index(name)
 
     def __get__(self, page: StatePage, owner: type | None = None) -> int:
-        return page._loads[self._number]
+        value = page._loads[self._number]
+        native.acquire_fence()
+        return value
 
     def __set__(self, page: StatePage, value: int) -> None:
+        native.release_fence()
         page._words[self._number] = value
 
 
@@ -140,7 +146,10 @@ class StatePage:
         Its flushed end is then a lower bound of the bytes on disk, in any later boot, unless a broker wrote since.
         """
         words = self._words
-        if words[0] != STATE_MAGIC or (int(words[3]), int(words[4])) != self._identity:
+        if words[0] != STATE_MAGIC:
+            return False
+        native.acquire_fence()
+        if (int(words[3]), int(words[4])) != self._identity:
             return False
         return self._is_possible()
 
@@ -209,6 +218,7 @@ class StatePage:
         for number, name in enumerate(WORDS[1:], start=1):
             if name not in _KEPT:
                 self._words[number] = known.get(name, 0)
+        native.release_fence()
         self._words[0] = STATE_MAGIC
 
     def append_futex(self) -> Futex:
@@ -232,6 +242,7 @@ class StatePage:
     def declare(self, start: int, end: int, index_file: int, index_header: bytes) -> None:
         """Record an intent (step A3). `intent_end` makes it count, so it is written last."""
         self.index_file = index_file
+        native.release_fence()
         self._words[_INDEX_HEADER] = np.frombuffer(index_header, _WORD)
         self.intent_start = start
         self.intent_end = end

@@ -61,3 +61,13 @@ except ImportError:
 else:
     LOADED = getattr(_native, "INTERFACE", 1) == INTERFACE
     functions = _native
+
+
+def _no_fence() -> None:
+    """Python has none. x86 needs none."""
+
+
+acquire_fence = functions.acquire_fence if LOADED else _no_fence
+"""Call it behind the load of a word that processes share: what is read then is not older than that word."""
+release_fence = functions.release_fence if LOADED else _no_fence
+"""Call it before the store of such a word: who loads it finds all that was stored or written before."""

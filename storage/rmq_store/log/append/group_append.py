@@ -149,7 +149,7 @@ class GroupAppend:
                 own.is_late = True
 
     def _append_left(self, own: _Waiting, lock_timeout_ms: int) -> int:
-        """Append what the extension has left, and what comes until the lock is free. Where the log ends behind it; 0:
+        """Append what the extension has left, and what comes until the lock is free. Returns the new end of the log; 0:
         nothing was appended.
         """
         page, root, end = self._log.writing_page, self._log.root, 0
@@ -182,8 +182,8 @@ class GroupAppend:
             first.asleep.put(None)
         self._leader.give_up()
         # Looked at after leadership was given up: who comes into the line asks the other way round.
-        if (first := self._first()) is not None:
-            first.asleep.put(None)
+        if (leading := self._first()) is not None:
+            leading.asleep.put(None)
 
     def _first(self) -> _Waiting | None:
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.files.segments.prefix_mapped import PrefixMappedFile
+from rmq_store.format.bytes import native
 from rmq_store.format.views import index as layout
 
 _INDEX_COUNT = slice(36, 40)  # of the header
@@ -76,7 +77,8 @@ class IndexFile:
         return layout.IndexHeader.unpack(self.header_bytes)
 
     def write_header(self, data: bytes) -> None:
-        """Write the 40 header bytes."""
+        """Write the 40 header bytes, behind all that was written before."""
+        native.release_fence()
         self._file.map[: layout.HEADER_BYTES] = data
 
     def write_entries(self, first_number: int, entries: np.ndarray) -> None:
@@ -111,6 +113,7 @@ class IndexFile:
         if self._held_slots is None:
             new = layout.chain_entries(key_hashes, log_offsets, diffs, self.slots, header.index_count)
             self.write_entries(header.index_count, new.encoded)
+            native.release_fence()
             self.slots[new.slots] = new.values
             new_slots = new.new_slots
         else:
@@ -133,6 +136,7 @@ class IndexFile:
             header = layout.IndexHeader.unpack(header)._replace(hash_slot_count=used).pack()
         if slots:
             self._file.write(encoded, layout.entry_position(self.slot_count, first_number))
+            native.release_fence()
             for slot, number in slots:
                 self.slots[slot] = number
             self.write_header(header)

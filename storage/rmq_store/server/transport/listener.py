@@ -53,7 +53,7 @@ class Listener:
         self.host, self.port = host, port
         self.limits = limits or ListenerLimits()
         self.receive = receive
-        # What it answers is never larger than this.
+        # It answers requests of this size at most.
         has_room = min(self.limits.frame_bytes_max, self.limits.header_bytes_max) >= FRAME_BYTES_MAX
         self.serve = serve if has_room else None
         self._connections_max = self.limits.connections_that_fit()

@@ -12,6 +12,7 @@ import pytest
 from rmq_store.files import durable
 from rmq_store.files.locks import state_page
 from rmq_store.files.locks.state_page import STATE_BYTES, STATE_MAGIC, WORDS, StatePage
+from rmq_store.format.bytes import native
 
 
 @pytest.fixture
@@ -186,3 +187,41 @@ def test_the_magic_reads_as_text(path: Path) -> None:
     StatePage(path, writable=True).publish(0, 0, -1, 0)
     assert path.read_bytes()[:8] == b"pyrmqst1"
     assert words(path)["magic"] == STATE_MAGIC
+
+
+@pytest.mark.parametrize("word", ["appended_end", "intent_end", "flushed_end", "store_timestamp"])
+def test_a_word_is_stored_behind_a_fence_and_loaded_before_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """On ARM another process would otherwise see the end of an append before its record."""
+    page = StatePage(path, writable=True)
+    steps: list[str] = []
+
+    class Recorder:
+        def __setitem__(self, number: int, value: int) -> None:
+            steps.append("store")
+
+        def __getitem__(self, number: int) -> int:
+            steps.append("load")
+            return 1
+
+    monkeypatch.setattr(native, "release_fence", lambda: steps.append("release"))
+    monkeypatch.setattr(native, "acquire_fence", lambda: steps.append("acquire"))
+    page._words = page._loads = Recorder()  # type: ignore[assignment]
+    setattr(page, word, 1)
+    assert getattr(page, word) == 1
+    assert steps == ["release", "store", "load", "acquire"]
+
+
+def test_the_magic_is_stored_behind_a_fence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = StatePage(path, writable=True)
+    magics: list[int] = []
+    monkeypatch.setattr(native, "release_fence", lambda: magics.append(int(page._words[0])))
+    page.publish(100, 50, 80, 0)
+    assert magics == [0] and page.belongs_here()
+
+
+@pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+def test_the_fences_are_those_of_the_extension() -> None:
+    assert native.release_fence is native.functions.release_fence
+    assert native.acquire_fence is native.functions.acquire_fence

@@ -24,6 +24,7 @@ from rmq_store.files.locks import state_page
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.format.bytes import native
 from rmq_store.format.text.host import Host
+from rmq_store.format.views.index import entry_position
 from rmq_store.log.append import append as append_module
 from rmq_store.log.append import lone_append
 from rmq_store.log.append.append import OneRecord
@@ -594,3 +595,25 @@ def test_a_file_that_cannot_be_looked_at_makes_no_error_of_a_stored_message(
         assert not sent_by(store, 2)
         store.send_all([message(3), message(4)])
         assert lab.numbers(store) == [0, 1, 2, 3, 4]
+
+
+def test_python_stores_slots_behind_a_fence_and_the_entries_before_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On ARM a look-up would otherwise follow a slot to an entry that it does not see yet."""
+    with opened(lab) as store:
+        assert store._log.views.index is not None
+        index = store._log.views.index.newest()
+        assert index is not None
+        before, position = index.slots.tolist(), entry_position(index.slot_count, index.header.index_count)
+        seen: list[tuple[bool, bool]] = []
+
+        def fence() -> None:
+            entry = os.pread(index.fd, 20, position)
+            seen.append((any(entry), index.slots.tolist() == before))
+
+        monkeypatch.setattr(native, "release_fence", fence)
+        monkeypatch.setattr(LoneAppend, "append", lambda *_: None)
+        send(store, 9)
+        assert (True, True) in seen, "the entries are written, and no slot is stored"
+        assert seen[-1] == (True, False)
