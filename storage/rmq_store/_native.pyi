@@ -486,6 +486,11 @@ def store_digests(digests: UInt64, slots: UInt64, numbers: UInt64) -> None:
     ValueError: no room.
     """
 
+def move_slots(known: UInt64, slots: UInt64) -> int:
+    """Into the table `slots`: what is in the table `known`, and nothing else. How many slots are used. ValueError: it has
+    not more slots.
+    """
+
 def find_digests(digests: UInt64, slots: UInt64, numbers: UInt64) -> None:
     """Into `numbers` (n,): those of `digests` (2 * n) in the table `slots`; 0 for those that are not in it."""
 
@@ -501,6 +506,35 @@ def write_entries(
     """Into `entries` and `entry_offsets` (n + 1,): the frames as entries of a batch body, each with its own of `keys`
     (16 * n) as UNIQ_KEY before its properties and `tail` behind them. How many rows that were: the next one is no
     frame, or its properties are too long, or there is no room.
+    """
+
+def measure_entries(rows: Rows, added_bytes: int, entry_bytes_max: int, rest_bytes_max: int, sizes: Int64) -> bool:
+    """Into `sizes` (n,): the bytes of each row's entry in a batch body, with `added_bytes` more in its properties.
+    False: a row cannot be stored, has an empty body, or an entry that is longer than that, or is so without its body.
+    """
+
+def write_entries_of_rows(
+    rows: Rows,
+    picked: Int64,
+    sizes: Int64,
+    flags: Int32,
+    reconsume_times: Int32,
+    places: Bytes,
+    seed: bytes,
+    tag: bytes,
+    tail: bytes,
+    slots: UInt64,
+    used: int,
+    ordinals_max: int,
+    ends: Int64,
+    keys: Bytes,
+    checks: UInt64,
+) -> tuple[bytes, int]:
+    """The rows `picked` (m,) as entries of these `sizes` (n,), each with its content key as UNIQ_KEY before its
+    properties and `tail` behind them. Into `ends`, `checks` (m,) and `keys` (16 * m): where each entry ends, the CRC of
+    its body above its length, and the keys. `slots` and `used`: as for `number_digests`; `tag` (2): what keys begin
+    with. And how many slots are used then; -1: an ordinal is `ordinals_max` or more, or there is no room. IndexError: a
+    row is not what was measured.
     """
 
 def keys_in_frames(data: Bytes, positions: Int64, tag: bytes, keys: Bytes, checks: UInt64, rows: Int64) -> int:

@@ -3,18 +3,12 @@
 
 #include "big_endian.h"
 #include "blake2b.h"
+#include "entry_parts.h"
 #include "frames.h"
 #include "native.h"
 #include "rows.h"
 
-#define SEED_BYTES BLAKE_BLOCK_BYTES
-#define DIGEST_BYTES BLAKE_DIGEST_BYTES
-#define PLACE_BYTES 16
 #define HEAD_BYTES (PLACE_BYTES + 12)
-#define ENTRY_HEAD_BYTES 20
-#define UNIQUE_KEY_PREFIX "UNIQ_KEY\x01"
-#define UNIQUE_KEY_PREFIX_BYTES 9
-#define KEY_PROPERTY_BYTES (UNIQUE_KEY_PREFIX_BYTES + 2 * DIGEST_BYTES + 1)
 
 /* -- a frame of the encoder --------------------------------------------------------------------------------------- */
 
@@ -126,125 +120,6 @@ static PyObject *content_digests(PyObject *module, PyObject *arguments)
     return result;
 }
 
-/* -- a table of digests ------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    uint64_t digest[2], number; /* 0: nobody is here */
-} Slot;
-
-/* The slot of a digest, or the empty one where it would be. There is an empty one. */
-static inline Slot *slot_of(Slot *slots, Py_ssize_t count, const uint64_t *digest)
-{
-    Py_ssize_t place = (Py_ssize_t)(digest[0] & (uint64_t)(count - 1));
-    while (slots[place].number && (slots[place].digest[0] != digest[0] || slots[place].digest[1] != digest[1]))
-        place = (place + 1) & (count - 1);
-    return &slots[place];
-}
-
-static int take_slots(Items *slots, PyObject *object, int writable)
-{
-    if (!take_items(slots, object, 8, writable, "slots"))
-        return 0;
-    slots->count /= 3;
-    if (slots->count < 2 || slots->count & (slots->count - 1) || slots->view.len != 24 * slots->count) {
-        PyErr_SetString(PyExc_ValueError, "slots: not a power of two of them");
-        return 0;
-    }
-    return 1;
-}
-
-static PyObject *number_digests(PyObject *module, PyObject *arguments)
-{
-    PyObject *given[3], *result = NULL;
-    Items digests = {0}, slots = {0}, ordinals = {0};
-    Py_ssize_t used;
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOnO:number_digests", &given[0], &given[1], &used, &given[2]))
-        return NULL;
-    if (take_items(&digests, given[0], 8, READ_ITEMS, "digests") && take_slots(&slots, given[1], WRITE_ITEMS)
-        && take_n_items(&ordinals, given[2], 8, WRITE_ITEMS, "ordinals", digests.count / 2)) {
-        Py_ssize_t row = 0, count = digests.count / 2;
-        Py_BEGIN_ALLOW_THREADS
-        for (; row < count; row++) {
-            const uint64_t *digest = (const uint64_t *)digests.view.buf + 2 * row;
-            Slot *slot = slot_of(slots.view.buf, slots.count, digest);
-            if (slot->number == 0) {
-                if (used >= slots.count - 1)
-                    break;
-                used++;
-                memcpy(slot->digest, digest, sizeof slot->digest);
-            }
-            ((int64_t *)ordinals.view.buf)[row] = (int64_t)slot->number++;
-        }
-        Py_END_ALLOW_THREADS
-        if (row < count)
-            PyErr_SetString(PyExc_ValueError, "slots: no room");
-        else
-            result = PyLong_FromSsize_t(used);
-    }
-    release_items(&digests);
-    release_items(&slots);
-    release_items(&ordinals);
-    return result;
-}
-
-/* How many slots nobody is in, up to `wanted`. */
-static Py_ssize_t empty_slots(const Items *slots, Py_ssize_t wanted)
-{
-    Py_ssize_t empty = 0;
-    for (Py_ssize_t place = 0; place < slots->count && empty < wanted; place++)
-        empty += ((const Slot *)slots->view.buf)[place].number == 0;
-    return empty;
-}
-
-/* Store the numbers of digests, or look them up: 0 for one that is not there. */
-static PyObject *store_or_find(PyObject *arguments, const char *format, int stores)
-{
-    PyObject *given[3], *result = NULL;
-    Items digests = {0}, slots = {0}, numbers = {0};
-    if (!PyArg_ParseTuple(arguments, format, &given[0], &given[1], &given[2]))
-        return NULL;
-    if (take_items(&digests, given[0], 8, READ_ITEMS, "digests") && take_slots(&slots, given[1], stores)
-        && take_n_items(&numbers, given[2], 8, !stores, "numbers", digests.count / 2)) {
-        Py_ssize_t count = digests.count / 2, wanted = stores ? count + 1 : 1;
-        int has_room;
-        Py_BEGIN_ALLOW_THREADS
-        has_room = empty_slots(&slots, wanted) == wanted;
-        for (Py_ssize_t row = 0; has_room && row < count; row++) {
-            const uint64_t *digest = (const uint64_t *)digests.view.buf + 2 * row;
-            Slot *slot = slot_of(slots.view.buf, slots.count, digest);
-            uint64_t *number = (uint64_t *)numbers.view.buf + row;
-            if (stores) {
-                memcpy(slot->digest, digest, sizeof slot->digest);
-                slot->number = *number;
-            } else {
-                *number = slot->number;
-            }
-        }
-        Py_END_ALLOW_THREADS
-        if (has_room)
-            result = Py_NewRef(Py_None);
-        else
-            PyErr_SetString(PyExc_ValueError, "slots: no room");
-    }
-    release_items(&digests);
-    release_items(&slots);
-    release_items(&numbers);
-    return result;
-}
-
-static PyObject *store_digests(PyObject *module, PyObject *arguments)
-{
-    (void)module;
-    return store_or_find(arguments, "OOO:store_digests", 1);
-}
-
-static PyObject *find_digests(PyObject *module, PyObject *arguments)
-{
-    (void)module;
-    return store_or_find(arguments, "OOO:find_digests", 0);
-}
-
 /* -- entries of a batch body -------------------------------------------------------------------------------------- */
 
 /* False: the row is no frame, or its properties get too long, or there is no room. */
@@ -255,10 +130,7 @@ static int put_entry(Out *out, const Message *message, const uint8_t *key, const
     if (properties > PROPERTIES_BYTES_MAX || size > (size_t)(out->end - out->next))
         return 0;
     uint8_t *to = out->next;
-    put_word(to, (uint32_t)size);
-    put_long(to + 4, 0);
-    put_word(to + 12, message->flag);
-    put_word(to + 16, (uint32_t)message->body.size);
+    put_entry_head(to, size, message->flag, message->body.size);
     to += ENTRY_HEAD_BYTES;
     memcpy(to, message->body.text, message->body.size);
     to += message->body.size;
@@ -266,13 +138,8 @@ static int put_entry(Out *out, const Message *message, const uint8_t *key, const
     to[1] = (uint8_t)properties;
     to += 2;
     if (key) {
-        memcpy(to, UNIQUE_KEY_PREFIX, UNIQUE_KEY_PREFIX_BYTES);
-        to += UNIQUE_KEY_PREFIX_BYTES;
-        for (int byte = 0; byte < DIGEST_BYTES; byte++, to += 2) {
-            to[0] = (uint8_t)"0123456789ABCDEF"[key[byte] >> 4];
-            to[1] = (uint8_t)"0123456789ABCDEF"[key[byte] & 0xF];
-        }
-        *to++ = 2;
+        put_key_property(to, key);
+        to += KEY_PROPERTY_BYTES;
     }
     copy_short(to, message->properties.text, message->properties.size);
     copy_short(to + message->properties.size, tail->view.buf, (size_t)tail->count);
@@ -400,10 +267,7 @@ static PyObject *keys_in_frames(PyObject *module, PyObject *arguments)
 
 PyMethodDef batch_body_methods[] = {
     {"content_digests", content_digests, METH_VARARGS, NULL},
-    {"find_digests", find_digests, METH_VARARGS, NULL},
     {"keys_in_frames", keys_in_frames, METH_VARARGS, NULL},
-    {"number_digests", number_digests, METH_VARARGS, NULL},
-    {"store_digests", store_digests, METH_VARARGS, NULL},
     {"write_entries", write_entries, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

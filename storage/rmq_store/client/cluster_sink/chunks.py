@@ -6,7 +6,7 @@ with a row that needs another one a new chunk begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
+from rmq_store.format.batches.row_entries import Entries
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageQueue
@@ -104,14 +105,60 @@ class Rows:
     keys: Bytes
     checks: UInt64
     first_row: int
+    _ends: Int64 = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._ends = np.cumsum(self.sizes)
+
+    def made(self, start: int, end: int) -> Entries:
+        """The entries of the rows [start, end)."""
+        first = int(self._ends[start - 1]) if start else 0
+        ends = self._ends[start:end] - first
+        body = self.entries[first : first + int(ends[-1])].tobytes()
+        keys = self.keys[KEY_BYTES * start : KEY_BYTES * end]  # empty without keys
+        return Entries(body, ends, keys, self.checks[start:end])
+
+
+@dataclass(slots=True)
+class RowsToMake:
+    """As `Rows`, of rows whose entries `make` makes: of [start, end), once, and all in their order."""
+
+    target: TargetQueue
+    shared: Shared
+    sizes: Int64
+    make: Callable[[int, int], Entries]
+    first_row: int
+
+    def made(self, start: int, end: int) -> Entries:
+        """As `Rows.made`."""
+        return self.make(start, end)
 
 
 @dataclass(slots=True)
 class _Pending:
     shared: Shared
-    pieces: list[Rows] = field(default_factory=list)
+    first_row: int
+    pieces: list[Entries] = field(default_factory=list)
     bytes: int = 0
     rows: int = 0
+
+    def add(self, piece: Entries) -> None:
+        self.pieces.append(piece)
+        self.bytes += len(piece.body)
+        self.rows += len(piece.ends)
+
+    def chunk(self, target: TargetQueue) -> Chunk:
+        pieces = self.pieces
+        first = pieces[0]
+        if len(pieces) == 1:
+            return Chunk(target, self.shared, first.body, first.ends, first.keys, first.checks, self.first_row)
+        starts = np.cumsum([0, *(len(piece.body) for piece in pieces)])
+        return Chunk(
+            target, self.shared, b"".join([piece.body for piece in pieces]),
+            np.concatenate([piece.ends + start for piece, start in zip(pieces, starts.tolist(), strict=False)]),
+            np.concatenate([piece.keys for piece in pieces]), np.concatenate([piece.checks for piece in pieces]),
+            self.first_row,
+        )  # fmt: skip
 
 
 class ChunkMaker:
@@ -123,29 +170,29 @@ class ChunkMaker:
         self._targets: dict[TargetQueue, _Pending] = {}
         self._bytes = 0
 
-    def add(self, rows: Rows) -> Iterator[Chunk]:
-        """Yield the chunks that these rows complete."""
+    def add(self, rows: Rows | RowsToMake) -> Iterator[Chunk]:
+        """Yield the chunks that these rows complete, each before the rows behind it are made."""
         if rows.shared.single:
             yield from self._flush(rows.target)
-            yield from _cut(rows, np.arange(1, len(rows.sizes)))
+            for row in range(len(rows.sizes)):
+                pending = _Pending(rows.shared, rows.first_row + row)
+                pending.add(rows.made(row, row + 1))
+                yield pending.chunk(rows.target)
             return
-        pending = self._targets.get(rows.target)
-        if pending is not None and pending.shared != rows.shared:
+        known = self._targets.get(rows.target)
+        if known is not None and known.shared != rows.shared:
             yield from self._flush(rows.target)
-            pending = None
-        before_bytes, before_rows = (pending.bytes, pending.rows) if pending is not None else (0, 0)
-        cuts = _cuts(rows.sizes, before_bytes, before_rows)
-        if cuts[:1] == [0]:
-            yield from self._flush(rows.target)
-        for number, piece in enumerate(_slices(rows, cuts)):
-            if number:
+            known = None
+        before_bytes, before_rows = (known.bytes, known.rows) if known is not None else (0, 0)
+        for start, end in pairwise([0, *_cuts(rows.sizes, before_bytes, before_rows), len(rows.sizes)]):
+            if start or start == end:
                 yield from self._flush(rows.target)
-            pending = self._targets.setdefault(rows.target, _Pending(rows.shared))
-            size = int(piece.sizes.sum())
-            pending.pieces.append(piece)
-            pending.bytes += size
-            pending.rows += len(piece.sizes)
-            self._bytes += size
+            if start == end:
+                continue
+            pending = self._targets.setdefault(rows.target, _Pending(rows.shared, rows.first_row + start))
+            piece = rows.made(start, end)
+            pending.add(piece)
+            self._bytes += len(piece.body)
         if self._bytes > PENDING_BYTES_MAX:
             yield from self.flush()
 
@@ -156,19 +203,9 @@ class ChunkMaker:
 
     def _flush(self, target: TargetQueue) -> Iterator[Chunk]:
         pending = self._targets.pop(target, None)
-        if pending is None:
-            return
-        self._bytes -= pending.bytes
-        pieces = pending.pieces
-        yield Chunk(
-            target,
-            pending.shared,
-            b"".join(piece.entries.tobytes() for piece in pieces),
-            np.cumsum(np.concatenate([piece.sizes for piece in pieces])),
-            np.concatenate([piece.keys for piece in pieces]),
-            np.concatenate([piece.checks for piece in pieces]),
-            pieces[0].first_row,
-        )
+        if pending is not None:
+            self._bytes -= pending.bytes
+            yield pending.chunk(target)
 
 
 def _cuts(sizes: Int64, before_bytes: int, before_rows: int) -> list[int]:
@@ -185,25 +222,3 @@ def _cuts(sizes: Int64, before_bytes: int, before_rows: int) -> list[int]:
         cuts.append(cut)
         start, sent_bytes, bytes_left, rows_left = cut, int(ends[cut - 1]) if cut else 0, CHUNK_BYTES, CHUNK_ROWS_MAX
         before_rows = 0
-
-
-def _slices(rows: Rows, cuts: list[int] | Int64) -> Iterator[Rows]:
-    ends = np.cumsum(rows.sizes)
-    bounds = [0, *(int(cut) for cut in cuts), len(rows.sizes)]
-    has_keys = len(rows.keys) > 0
-    for start, end in pairwise(bounds):
-        if end > start:
-            first = int(ends[start - 1]) if start else 0
-            yield Rows(
-                rows.target, rows.shared, rows.sizes[start:end], rows.entries[first : int(ends[end - 1])],
-                rows.keys[KEY_BYTES * start : KEY_BYTES * end] if has_keys else rows.keys,
-                rows.checks[start:end] if has_keys else rows.checks, rows.first_row + start,
-            )  # fmt: skip
-
-
-def _cut(rows: Rows, cuts: Int64) -> Iterator[Chunk]:
-    for piece in _slices(rows, cuts):
-        yield Chunk(
-            piece.target, piece.shared, piece.entries.tobytes(), np.cumsum(piece.sizes), piece.keys, piece.checks,
-            piece.first_row,
-        )  # fmt: skip

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.broker.rules.timer import TIMER_QUEUES
-from rmq_store.client.cluster_sink.chunks import Chunk, Rows
+from rmq_store.client.cluster_sink.chunks import Chunk, Rows, RowsToMake
 from rmq_store.client.cluster_sink.recorded_ends import SCHEDULE_QUEUES, RecordedEnds, Records
 from rmq_store.client.cluster_sink.records import Offsets, WritePart
 from rmq_store.client.delivery.queue_reading import QueueReading
@@ -163,11 +163,11 @@ class ReplayCheck:
         )  # fmt: skip
         return is_found
 
-    def expect_singles(self, rows: Rows) -> None:
+    def expect_singles(self, rows: Rows | RowsToMake) -> None:
         """Rows that go one by one are about to be sent: their delivery is not that of another attempt's rows. If only
         one copy of such a row is there before the first own row, nobody can tell whose it is, and it is not reported.
         """
-        if self.is_repetition and rows.shared.single:
+        if self.is_repetition and isinstance(rows, Rows) and rows.shared.single:
             self._found_to_come.add(rows.keys, rows.checks)
 
     # -- behind the last row ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.client.cluster_sink.chunks import Rows, Shared, TargetQueue
+from rmq_store.client.cluster_sink.chunks import Rows, RowsToMake, Shared, TargetQueue
 from rmq_store.errors import UsageError
 from rmq_store.format.batches.batch_bodies import KEY_BYTES, batch_entries
 from rmq_store.format.batches.content_keys import (
@@ -28,6 +28,7 @@ from rmq_store.format.batches.content_keys import (
 )
 from rmq_store.format.batches.encode_input import EncodeInput, EncodeOptions
 from rmq_store.format.batches.frame_encoder import encode_batch
+from rmq_store.format.batches.row_entries import Entries, RowEntries
 from rmq_store.format.bytes.gather import take_slices, value_bytes
 from rmq_store.format.properties.new_message import ADDED_ON_THE_WAY, IDENTITIES
 from rmq_store.format.properties.property_encoder import refusal
@@ -51,6 +52,12 @@ BODY_BYTES_MAX: Final = 4 << 20
 
 # Brokers add CLUSTER, MSG_REGION and TRACE_ON, and to delayed rows REAL_TOPIC, REAL_QID and properties of the timer.
 _BROKER_PROPERTIES_BYTES_MAX: Final = 767
+_PROPERTIES_BYTES_MAX: Final = 32_767 - _BROKER_PROPERTIES_BYTES_MAX
+
+# An entry is shorter than a frame, by less than this.
+_USUAL_ENTRY_BYTES_MAX: Final = BODY_BYTES_MAX - 1024
+# With fewer rows in each group, one after the other costs more than all of them by way of frames.
+_USUAL_GROUP_ROWS: Final = 64
 
 _NOBODY = Host.parse("0.0.0.0:0")
 _PLACE = np.dtype([("born_ms", ">i8"), ("broker", ">i4"), ("queue_id", ">i4")])
@@ -114,8 +121,11 @@ class RowEncoder:
             drop_properties=settings.drop_properties | (frozenset() if kept else IDENTITIES | ADDED_ON_THE_WAY),
         )  # fmt: skip
 
-    def encode(self, batch: pa.RecordBatch, first_row: int, now_ms: int) -> Iterator[Rows]:
+    def encode(self, batch: pa.RecordBatch, first_row: int, now_ms: int) -> Iterator[Rows | RowsToMake]:
         """Yield the rows of a batch that are to be sent; its rows count from `first_row` in the task.
+
+        Usual rows are made when their chunk is: the brokers then store one chunk while the next one is made, and a body
+        is copied once. All others are made before the first ones are yielded.
 
         Raises:
             UsageError: a column of another type, a body that is null, empty or too long, a topic that takes no
@@ -127,9 +137,9 @@ class RowEncoder:
         given = EncodeInput(batch)
         topics = given.topics()
         names = topics.dictionary.to_pylist()
-        frames = encode_batch(
-            batch, queue_ids=np.zeros(batch.num_rows, np.int32), options=replace(self._options, now_ms=now_ms)
-        ).column("frame")
+        options = replace(self._options, now_ms=now_ms)
+        usual = self._usual(given, topics, options)
+        frames = None if usual is not None else _frames(batch, options)
         _refuse_empty(batch.column("body"))
         codes = topics.indices.to_numpy()
         singles = _singles(batch, names, codes)
@@ -137,11 +147,20 @@ class RowEncoder:
         if TIMER_DELIVER_MS in batch.schema.names and batch.column(TIMER_DELIVER_MS).null_count < batch.num_rows:
             self._targets.refuse_timers(sorted(used.values()))
         found = self._targets.prepare(sorted(used.values()), bool(singles.any()))
-        singles = singles | _too_long_for_a_batch(frames)
         queues = _Queues(self._targets, names, codes, used)
         chosen = queues.chosen(batch, self._settings.use_queue_id)
-        sys_flags = _sys_flags(frames)
         born_ms = _born_ms(batch)
+        if usual is not None and not found and not singles.any():
+            header = _Codes(queues.codes, chosen.queues, usual.sys_flags & _COMPRESSION_BITS, born_ms, singles)
+            groups = list(header.groups(None))
+            if len(groups) == 1 or len(groups) * _USUAL_GROUP_ROWS <= batch.num_rows:
+                places = queues.places(chosen, born_ms)
+                for rows in groups:
+                    yield self._to_make(rows, queues, header, usual, places, first_row)
+                return
+        if frames is None:
+            frames = _frames(batch, options)
+        singles = singles | _too_long_for_a_batch(frames)
         keys, checks, kept = np.zeros(0, np.uint8), np.zeros(0, np.uint64), None
         if not self._settings.keep_unique_key:
             places = queues.places(chosen, born_ms)
@@ -149,9 +168,31 @@ class RowEncoder:
             kept = self._left_over(found, keys, checks, first_row)
         offsets, entries = batch_entries(frames, keys if len(keys) else None, WAIT)
         _refuse_long_properties(batch, frames, offsets)
-        codes = _Codes(queues.codes, chosen.queues, sys_flags, born_ms, singles)
-        for rows in codes.groups(kept):
-            yield self._rows(rows, queues, codes, offsets, entries, keys, checks, first_row)
+        header = _Codes(queues.codes, chosen.queues, _sys_flags(frames), born_ms, singles)
+        for rows in header.groups(kept):
+            yield self._rows(rows, queues, header, offsets, entries, keys, checks, first_row)
+
+    def _usual(self, given: EncodeInput, topics: pa.DictionaryArray, options: EncodeOptions) -> RowEntries | None:
+        if self._settings.keep_unique_key:
+            return None
+        return RowEntries.measured(given, topics, options, WAIT, _USUAL_ENTRY_BYTES_MAX, _PROPERTIES_BYTES_MAX)
+
+    def _to_make(
+        self,
+        rows: Int64,
+        queues: _Queues,
+        codes: _Codes,
+        usual: RowEntries,
+        places: npt.NDArray[np.uint8],
+        first_row: int,
+    ) -> RowsToMake:
+        first = int(rows[0])
+
+        def make(start: int, end: int) -> Entries:
+            return usual.write(rows[start:end], self._keys, places)
+
+        target, shared = queues.target(int(codes.topics[first]), int(codes.queues[first])), codes.shared(first)
+        return RowsToMake(target, shared, usual.sizes[rows], make, first_row + first)
 
     def _with_properties(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """With columns that become the properties of a delay."""
@@ -349,6 +390,10 @@ class _Codes:
         yield from np.split(rows, np.flatnonzero(changes) + 1)
 
 
+def _frames(batch: pa.RecordBatch, options: EncodeOptions) -> pa.LargeBinaryArray:
+    return encode_batch(batch, queue_ids=np.zeros(batch.num_rows, np.int32), options=options).column("frame")
+
+
 def _varies(column: npt.NDArray[np.generic]) -> bool:
     return bool((column != column[0]).any())
 
@@ -395,7 +440,7 @@ def _refuse_empty(bodies: pa.Array) -> None:
 def _refuse_long_properties(batch: pa.RecordBatch, frames: pa.LargeBinaryArray, offsets: Int64) -> None:
     """Brokers add properties of their own, and answer with 13 if all are too long, or lose what is behind."""
     lengths = np.diff(offsets) - pc.binary_length(batch.column("body")).to_numpy(zero_copy_only=False)
-    limit = 32_767 - _BROKER_PROPERTIES_BYTES_MAX
+    limit = _PROPERTIES_BYTES_MAX
     if len(candidates := np.flatnonzero(lengths > limit)):
         row = int(candidates[0])
         reason = f"about {lengths[row]} bytes of properties: brokers add some, {limit} are possible"

@@ -26,12 +26,14 @@ Int64 = npt.NDArray[np.int64]
 KEY_BYTES = 16
 """Of a unique key that this package makes of a message's content; it is written in 32 hex digits."""
 
+KEY_PROPERTY_BYTES = len(UNIQUE_KEY) + 2 * KEY_BYTES + 2
+"""Of such a key as a property."""
+
 HEADER_BYTES = BODY_POSITIONS[0]
 """Before the body of frames with IPv4 hosts: the encoder is given such hosts for what goes to a cluster."""
 
 _HEAD = struct.Struct(">5i")
 _LENGTH_BYTES = 2
-_KEY_PROPERTY_BYTES = len(UNIQUE_KEY) + 2 * KEY_BYTES + 2
 
 
 def batch_entries(frames: pa.LargeBinaryArray, keys: Bytes | None, tail: bytes) -> tuple[Int64, Bytes]:
@@ -45,7 +47,7 @@ def batch_entries(frames: pa.LargeBinaryArray, keys: Bytes | None, tail: bytes) 
     """
     offsets, data = value_bytes(frames)
     count = len(frames)
-    added_bytes = (0 if keys is None else _KEY_PROPERTY_BYTES) + len(tail)
+    added_bytes = (0 if keys is None else KEY_PROPERTY_BYTES) + len(tail)
     # An entry has less before its body than a frame has.
     entries = np.empty(int(offsets[-1] - offsets[0]) + count * added_bytes, np.uint8)
     entry_offsets = np.zeros(count + 1, np.int64)

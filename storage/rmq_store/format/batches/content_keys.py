@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ _DIGEST_BYTES = 16
 _KEPT_DIGEST_BYTES = 11
 _ORDINAL_BYTES = 3
 _SLOTS_MIN = 1 << 10
+_SLOT_BYTES = 24
 _PREFIX = f"{UNIQUE_KEY}\x01".encode()
 
 
@@ -94,19 +95,34 @@ class KeyMaker:
             UsageError: more than 16,777,216 equal messages.
         """
         count = len(digests) // _DIGEST_BYTES
-        self._make_room(count)
         ordinals = np.empty(count, np.int64)
-        self._used = _number(digests.view(np.uint64), self._slots, self._used, ordinals)
-        if count and int(ordinals.max()) >= ORDINALS_MAX:
-            raise UsageError(
-                f"more than {ORDINALS_MAX} messages of a partition are equal: write them without replayCheck"
-            )
+
+        def number(slots: UInt64, used: int, ordinals_max: int) -> int:
+            used = _number(digests.view(np.uint64), slots, used, ordinals)
+            return -1 if count and int(ordinals.max()) >= ordinals_max else used
+
+        self.number(count, number)
         keys = np.empty((count, KEY_BYTES), np.uint8)
         keys[:, :TAG_BYTES] = np.frombuffer(self.tag, np.uint8)
         keys[:, TAG_BYTES:-_ORDINAL_BYTES] = digests.reshape(-1, _DIGEST_BYTES)[:, :_KEPT_DIGEST_BYTES]
         ordinal_bytes = ordinals.astype(">i8").view(np.uint8).reshape(-1, 8)
         keys[:, -_ORDINAL_BYTES:] = ordinal_bytes[:, -_ORDINAL_BYTES:]
         return keys.ravel()
+
+    def number(self, count: int, number: Callable[[UInt64, int, int], int]) -> None:
+        """Let `number` count so many digests in the table of this maker. It gets the slots, how many of them are used,
+        and what no ordinal may reach; it returns how many are used then, -1: an ordinal is too high.
+
+        Raises:
+            UsageError: as `keys`.
+        """
+        self._make_room(count)
+        used = number(self._slots, self._used, ORDINALS_MAX)
+        if used < 0:
+            raise UsageError(
+                f"more than {ORDINALS_MAX} messages of a partition are equal: write them without replayCheck"
+            )
+        self._used = used
 
     def has_made(self, keys: Bytes) -> npt.NDArray[np.bool_]:
         """(n,): which of `keys` (KEY_BYTES * n) this maker has made; meant for few keys."""
@@ -130,10 +146,9 @@ class KeyMaker:
             return
         while 2 * (self._used + count) > size:
             size *= 2
-        slots = np.zeros(3 * size, np.uint64)
-        known = self._slots.reshape(-1, 3)
-        known = known[known[:, 2] > 0]
-        _store(np.ascontiguousarray(known[:, :2]).ravel(), slots, np.ascontiguousarray(known[:, 2]))
+        # Arrow's memory pool keeps large pieces; numpy's would come from the kernel, page by page.
+        slots = np.frombuffer(pa.allocate_buffer(_SLOT_BYTES * size), np.uint64)
+        _move(self._slots, slots)
         self._slots = slots
 
 
@@ -264,6 +279,17 @@ def _store(digests: UInt64, slots: UInt64, numbers: UInt64) -> None:
     table = slots.reshape(-1, 3)
     for (low, high), number in zip(digests.reshape(-1, 2).tolist(), numbers.tolist(), strict=True):
         table[_place(table, low, high)] = low, high, number
+
+
+def _move(known: UInt64, slots: UInt64) -> None:
+    """What is in one table into a larger one, and nothing else."""
+    if native.LOADED:
+        native.functions.move_slots(known, slots)
+        return
+    slots[:] = 0
+    table = known.reshape(-1, 3)
+    table = table[table[:, 2] > 0]
+    _store(np.ascontiguousarray(table[:, :2]).ravel(), slots, np.ascontiguousarray(table[:, 2]))
 
 
 def _find(digests: UInt64, slots: UInt64, numbers: UInt64) -> None:

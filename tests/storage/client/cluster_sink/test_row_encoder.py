@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store.client.cluster_sink.chunks import ChunkMaker, Rows, Shared, TargetQueue
+from rmq_store.client.cluster_sink.chunks import ChunkMaker, Rows, RowsToMake, Shared, TargetQueue
 from rmq_store.client.cluster_sink.pipeline import request_of
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncoder
 from rmq_store.errors import UsageError
@@ -50,7 +50,19 @@ def encoded(columns: dict[str, Any], topics: Topics | None = None, **settings: A
         EncoderSettings(**fields), topics or Topics(), KeyMaker(seed_of(["w", "0", "0"])),
         UniqueIdGenerator(b"\0" * 4, 1, 1),
     )  # fmt: skip
-    return list(encoder.encode(pa.RecordBatch.from_pydict(columns), 100, 1))
+    return [made(rows) for rows in encoder.encode(pa.RecordBatch.from_pydict(columns), 100, 1)]
+
+
+def made(rows: Rows | RowsToMake) -> Rows:
+    """Rows whose entries are there."""
+    if isinstance(rows, Rows):
+        return rows
+    all_of_them = rows.made(0, len(rows.sizes))
+    assert np.diff(all_of_them.ends, prepend=0).tolist() == rows.sizes.tolist()
+    return Rows(
+        rows.target, rows.shared, rows.sizes, np.frombuffer(all_of_them.body, np.uint8), all_of_them.keys,
+        all_of_them.checks, rows.first_row,
+    )  # fmt: skip
 
 
 BODIES = pa.array([b"0", b"1", b"2", b"3"])
