@@ -16,8 +16,8 @@ ROWS = re.findall(r"^\| (`.+?`) \| .+? \| (`.+?`.*?) \|", PAGE.read_text(), re.M
 
 # They hold values, or bytes of any kind: no form of messages.
 OTHERS = {
-    "blake2b", "chains", "crc", "crc32c", "digest_slots", "files", "frames", "hosts", "index", "lone_append", "module", "patch",
-    "properties", "pull_answers", "queue_frames", "requests", "slices", "text", "walk",
+    "blake2b", "chains", "crc", "crc32c", "digest_slots", "files", "frames", "hosts", "index", "lone_append", "module",
+    "patch", "properties", "pull_answers", "queue_frames", "requests", "slices", "text", "walk",
 }  # fmt: skip
 
 
