@@ -487,8 +487,8 @@ def store_digests(digests: UInt64, slots: UInt64, numbers: UInt64) -> None:
     """
 
 def move_slots(known: UInt64, slots: UInt64) -> int:
-    """Into the table `slots`: what is in the table `known`, and nothing else. How many slots are used. ValueError: it has
-    not more slots.
+    """Into the table `slots`: what is in the table `known`, and nothing else. How many slots are used. ValueError: it
+    has not more slots.
     """
 
 def find_digests(digests: UInt64, slots: UInt64, numbers: UInt64) -> None:

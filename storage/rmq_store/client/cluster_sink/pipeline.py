@@ -157,6 +157,7 @@ class Pipeline:
         self._chunk_count += 1
         self._waiting.setdefault(chunk.target, deque()).append(chunk)
         self._buffered_bytes += len(chunk.body)
+        self._take_arrived()
         self._start()
         while self._buffered_bytes > BUFFERED_BYTES_MAX:
             self._step()
@@ -189,6 +190,15 @@ class Pipeline:
         except queues.Empty:
             return
         self._take(self._flights.pop(queue), future, at_ms)
+
+    def _take_arrived(self) -> None:
+        """Take the answers that are there. Their queues would be idle until the buffer is full."""
+        while True:
+            try:
+                queue, future, at_ms = self._done.get_nowait()
+            except queues.Empty:
+                return
+            self._take(self._flights.pop(queue), future, at_ms)
 
     def _start(self) -> float | None:
         """Send what may be sent. Returns after how many ms more may be; None: when an answer comes."""

@@ -81,7 +81,8 @@ class RowEntries:
             UsageError: as `KeyMaker.keys`.
         """
         count = len(picked)
-        ends, checks, keys = np.empty(count, np.int64), np.empty(count, np.uint64), np.empty(KEY_BYTES * count, np.uint8)
+        ends, checks = np.empty(count, np.int64), np.empty(count, np.uint64)
+        keys = np.empty(KEY_BYTES * count, np.uint8)
         body = b""
 
         def number(slots: UInt64, used: int, ordinals_max: int) -> int:

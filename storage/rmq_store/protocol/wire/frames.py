@@ -41,24 +41,33 @@ def encode_command(command: RemotingCommand, max_frame_bytes: int = FRAME_BYTES_
     Raises:
         RemotingCommandError: the frame is larger than `max_frame_bytes`, or a field does not fit the header.
     """
+    return b"".join(frame_pieces(command, max_frame_bytes))
+
+
+def frame_pieces(command: RemotingCommand, max_frame_bytes: int = FRAME_BYTES_MAX) -> tuple[bytes, bytes]:
+    """Return the frame of a command as what is before its body, and the body itself, which is not copied. Raises as
+    `encode_command`.
+    """
     if command.serialize_type == SerializeType.ROCKETMQ and -1 <= command.code <= binary_header.CODE_MAX:
         kind, header = SerializeType.ROCKETMQ, binary_header.encode(command)
     else:
         kind, header = SerializeType.JSON, json_header.encode(command)
-    return framed(kind, header, command.body, command.code, max_frame_bytes)
+    return framed(kind, header, len(command.body), command.code, max_frame_bytes), command.body
 
 
 def framed(
-    kind: SerializeType, header: bytes, body: bytes, code: int, max_frame_bytes: int = FRAME_BYTES_MAX
+    kind: SerializeType, header: bytes, body_bytes: int, code: int, max_frame_bytes: int = FRAME_BYTES_MAX
 ) -> bytes:
-    """Return the frame of an encoded header and a body. Raises as `encode_command`, for a command of `code`."""
-    length = _MARK_BYTES + len(header) + len(body)
+    """Return the frame of an encoded header and a body of so many bytes, up to the body. Raises as `encode_command`,
+    for a command of `code`.
+    """
+    length = _MARK_BYTES + len(header) + body_bytes
     if length > max_frame_bytes or len(header) > _HEADER_BYTES_MAX:
         raise RemotingCommandError(
-            f"a frame of {length} bytes (header {len(header)}, body {len(body)}) for code {code}; "
+            f"a frame of {length} bytes (header {len(header)}, body {body_bytes}) for code {code}; "
             f"at most {max_frame_bytes} are allowed"
         )
-    return b"".join((_PREFIX.pack(length, kind << 24 | len(header)), header, body))
+    return _PREFIX.pack(length, kind << 24 | len(header)) + header
 
 
 class FrameDecoder:

@@ -44,22 +44,34 @@ class State(Enum):
 
 
 class _Piece:
-    """Frames that leave together: the requests of `calls`, or an answer of ours. A request of which no byte has left
-    may be marked as started with the others of its piece.
+    """Frames that leave together, in the bytes of `views`: the requests of `calls`, or an answer of ours. A request of
+    which no byte has left may be marked as started with the others of its piece. `bytes`: so many have not left.
     """
 
-    __slots__ = ("calls", "view")
+    __slots__ = ("bytes", "calls", "views")
 
-    def __init__(self, data: bytes, calls: Sequence[Call]) -> None:
-        self.view = memoryview(data)
+    def __init__(self, data: Sequence[bytes], calls: Sequence[Call]) -> None:
+        self.views = [memoryview(each) for each in data if each]
+        self.bytes = sum(map(len, self.views))
         self.calls = calls
 
     def start(self) -> None:
         for call in self.calls:
             call.started = True
 
+    def drop(self, sent: int) -> None:
+        """So many of its bytes have left."""
+        self.bytes -= sent
+        while sent:
+            first = self.views[0]
+            if sent < len(first):
+                self.views[0] = first[sent:]
+                return
+            sent -= len(first)
+            del self.views[0]
 
-Encode = Callable[[Sequence[Call]], Iterable[tuple[Sequence[Call], bytes | RemotingCommandError]]]
+
+Encode = Callable[[Sequence[Call]], Iterable[tuple[Sequence[Call], Sequence[bytes] | RemotingCommandError]]]
 
 
 class Received(NamedTuple):
@@ -138,7 +150,7 @@ class Connection:
                     continue
                 self._expect(piece.calls, now)
                 self._pieces.append(piece)
-                self._waiting_bytes += len(piece.view)
+                self._waiting_bytes += piece.bytes
             if self.socket is not None:
                 self._flush()
             needed = self.next_deadline < earliest or bool(self._pieces) or bool(self.failure)
@@ -170,7 +182,7 @@ class Connection:
 
     def _has_space(self, piece: _Piece, wait: bool) -> bool:
         """Whether the piece may be queued; False if the connection ended meanwhile."""
-        call, size = piece.calls[0], len(piece.view)
+        call, size = piece.calls[0], piece.bytes
         while self.state in (State.CONNECTING, State.OPEN):
             if len(self._pending) + len(piece.calls) > PENDING_MAX:
                 raise RemotingTooMuchRequestError(f"{self.name}: {PENDING_MAX} calls wait for an answer")
@@ -190,7 +202,7 @@ class Connection:
         with self._lock.entered():
             if self.socket is None or self._waiting_bytes + len(data) > WRITE_BUFFER_BYTES_MAX:
                 return False
-            self._pieces.append(_Piece(data, ()))
+            self._pieces.append(_Piece([data], ()))
             self._waiting_bytes += len(data)
             self.used_at = real_time.monotonic()
             self._flush()
@@ -208,10 +220,11 @@ class Connection:
             if is_tls:
                 piece.start()  # a failed write may have sent a record
             try:
-                if is_tls or len(self._pieces) == 1:
-                    sent = self.socket.send(piece.view)
+                if is_tls or len(self._pieces) == len(piece.views) == 1:
+                    sent = self.socket.send(piece.views[0])
                 else:
-                    sent = self.socket.sendmsg([each.view for each in islice(self._pieces, PIECES_PER_WRITE)])
+                    waiting = islice(self._pieces, PIECES_PER_WRITE)
+                    sent = self.socket.sendmsg([view for each in waiting for view in each.views])
             except _WOULD_BLOCK:
                 return
             except OSError as error:
@@ -226,10 +239,10 @@ class Connection:
         while sent:
             piece = self._pieces[0]
             piece.start()
-            if sent < len(piece.view):
-                piece.view = piece.view[sent:]
+            if sent < piece.bytes:
+                piece.drop(sent)
                 return
-            sent -= len(piece.view)
+            sent -= piece.bytes
             self._pieces.popleft()
             if piece.calls and piece.calls[0].request.is_oneway:
                 for call in piece.calls:
@@ -337,7 +350,7 @@ class Connection:
         if unsent:
             kept = [piece for piece in self._pieces if not piece.calls or not unsent.issuperset(piece.calls)]
             self._pieces = deque(kept)
-            self._waiting_bytes = sum(len(piece.view) for piece in kept)
+            self._waiting_bytes = sum(piece.bytes for piece in kept)
             self._lock.notify_all()
 
     def close(self) -> list[Call]:

@@ -38,7 +38,7 @@ class RequestTemplate:
         """
         made = native.functions.request_frames(self._parts, rows) if native.LOADED else None
         if made is None:
-            made = b"".join([framed(SerializeType.JSON, self._header % row, b"", self.command.code) for row in rows])
+            made = b"".join([framed(SerializeType.JSON, self._header % row, 0, self.command.code) for row in rows])
         return made
 
 

@@ -206,6 +206,20 @@ def test_one_request_is_in_flight_for_a_queue_and_several_queues_work_at_once() 
     assert fake.sent[2:] == [("b:0", b"4"), ("a:0", b"2")]
 
 
+def test_an_answer_that_is_there_makes_room_before_the_buffer_is_full() -> None:
+    fake = Fake()
+    fake.held = []
+    sender = pipeline(fake)
+    sender.send(chunk(b"1", FIXED))
+    sender.send(chunk(b"2", FIXED))
+    fake.held[0]()
+    sender.send(chunk(b"3", FIXED))
+    assert fake.sent == [("a:0", b"1"), ("a:0", b"2")]
+    fake.held[1]()
+    fake.held = None
+    assert sender.finish().rows == 3
+
+
 def test_the_budget_ends_the_tries() -> None:
     fake = Fake(*[14] * 1000)
     sender = pipeline(fake, send_timeout_ms=5_000)

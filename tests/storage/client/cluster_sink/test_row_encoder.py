@@ -15,9 +15,13 @@ from rmq_store.client.cluster_sink.pipeline import request_of
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncoder
 from rmq_store.errors import UsageError
 from rmq_store.format.batches.content_keys import FoundKeys, KeyMaker, seed_of
+from rmq_store.format.batches.row_entries import Entries, RowEntries
+from rmq_store.format.bytes import native
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.protocol.errors import ReplayConflictError, TimerNotSupportedError
 from rmq_store.protocol.messages import MessageQueue
+
+needs_native = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 
 QUEUES = [MessageQueue("Orders", broker, number) for broker in ("a", "b") for number in range(3)]
 
@@ -194,3 +198,89 @@ def test_rows_without_a_deliver_time_need_no_timers() -> None:
     assert topics.timed == []
     encoded({"body": BODIES, "deliverTimestamp": due}, topics)
     assert topics.timed == [["Orders"]]
+
+
+def chunks_of(batches: list[pa.RecordBatch], **settings: Any) -> list[tuple[Any, ...]]:
+    encoder = RowEncoder(
+        EncoderSettings(**settings), Topics(), KeyMaker(seed_of(["w", "0", "0"])), UniqueIdGenerator(b"\0" * 4, 1, 1)
+    )
+    maker, made, first_row = ChunkMaker(), [], 0
+    for batch in batches:
+        for rows in encoder.encode(batch, first_row, 1):
+            made += list(maker.add(rows))
+        first_row += batch.num_rows
+    made += list(maker.flush())
+    return [
+        (one.target, one.shared, one.body, one.ends.tolist(), one.keys.tobytes(), one.checks.tolist(), one.first_row)
+        for one in made
+    ]
+
+
+def random_batch(random: np.random.Generator, topics: int, shards: int, delayed: float, times: int) -> pa.RecordBatch:
+    count = int(random.integers(1, 900))
+    numbers = random.integers(0, 300, count).tolist()
+    is_delayed = random.random(count) < delayed
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array([f"T{number % topics}" for number in numbers]),
+            "body": pa.array([b"%d" % number * (1 + number % 90) for number in numbers], pa.binary()),
+            "shardingKey": pa.array([f"s{number % shards}" if shards > 1 else None for number in numbers], pa.string()),
+            "tags": pa.array([None if number % 3 else "Tag" for number in numbers], pa.string()),
+            "properties": pa.array(
+                [[("a", f"{number}")] if number % 2 else None for number in numbers], pa.map_(pa.string(), pa.string())
+            ),
+            "delayLevel": pa.array(np.where(is_delayed, 3, 0), pa.int32()),
+            "bornTimestamp": pa.array(
+                [None if times == 1 else 10**12 * (row * times // count) for row in range(count)],
+                pa.timestamp("us", "UTC"),
+            ),
+        }
+    )
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("topics", "shards", "delayed", "times"),
+    [(1, 1, 0, 1), (3, 1, 0, 1), (2, 4, 0, 1), (1, 1, 0.1, 1), (1, 1, 0, 3), (40, 9, 0, 1)],
+)
+def test_both_ways_of_encoding_make_the_same_chunks(
+    topics: int, shards: int, delayed: float, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of some batches are usual, those of others are not; equal rows come in both."""
+    random = np.random.default_rng(topics * 1000 + shards)
+    batches = [random_batch(random, topics, shards, delayed if number % 2 else 0, times) for number in range(6)]
+    monkeypatch.setattr("rmq_store.client.cluster_sink.chunks.CHUNK_BYTES", 20_000)
+    usual_rows: list[int] = []
+    write = RowEntries.write
+
+    def noted(self: RowEntries, picked: np.ndarray, *given: Any) -> Entries:
+        usual_rows.append(len(picked))
+        return write(self, picked, *given)
+
+    monkeypatch.setattr(RowEntries, "write", noted)
+    ours = chunks_of(batches)
+    assert bool(usual_rows) == (topics < 40)
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "LOADED", False)
+        assert ours == chunks_of(batches)
+
+
+@needs_native
+def test_rows_of_a_chunk_are_made_when_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq_store.client.cluster_sink.chunks.CHUNK_BYTES", 1_000)
+    made: list[int] = []
+    write = RowEntries.write
+
+    def noted(self: RowEntries, picked: np.ndarray, *given: Any) -> Entries:
+        made.append(len(picked))
+        return write(self, picked, *given)
+
+    monkeypatch.setattr(RowEntries, "write", noted)
+    encoder = RowEncoder(
+        EncoderSettings(default_topic="Orders"), Topics(), KeyMaker(seed_of(["w"])), UniqueIdGenerator(b"\0" * 4, 1, 1)
+    )
+    (rows,) = encoder.encode(pa.RecordBatch.from_pydict({"body": pa.array([b"x" * 100] * 100)}), 0, 1)
+    chunks = ChunkMaker().add(rows)
+    assert made == []
+    first = next(chunks)
+    assert (first.row_count, len(made)) == (made[0], 1)

@@ -25,14 +25,14 @@ VARYING = ("queueOffset", "maxMsgNums")
 TEXTS = st.text(st.characters(codec=None), max_size=20) | st.sampled_from(["%d", "%s%", "\0", '"\\', "100 %", "\ud800"])
 
 
-def call_of(request: TemplateRequest) -> Call:
+def call_of(request: TemplateRequest | RemotingCommand) -> Call:
     call = Call("broker:1", request, 1000, time.monotonic(), lambda _: None)
     call.opaque = 77
     return call
 
 
 def sent(credentials: Credentials | None, request: TemplateRequest) -> RemotingCommand:
-    (command,) = FrameDecoder().feed(_frame(credentials, call_of(request)))
+    (command,) = FrameDecoder().feed(b"".join(_frame(credentials, call_of(request))))
     return command
 
 
@@ -85,7 +85,8 @@ def test_the_calls_of_a_round_leave_as_one_piece_unless_they_are_signed_or_diffe
     one, other = (RequestTemplate(RemotingCommand(11, {"topic": name}), VARYING) for name in ("Orders", "Others"))
     calls = [call_of(one.request(offset, 32)) for offset in range(3)]
     ((together, data),) = _frames(None, calls)
-    assert together == calls and data == b"".join(call.request.frame(77) for call in calls)  # type: ignore[union-attr]
+    frames = b"".join(call.request.frame(77) for call in calls)  # type: ignore[union-attr]
+    assert together == calls and data == (frames,)
     assert [each for each, _ in _frames(Credentials("ak", "sk", ""), calls)] == [[call] for call in calls]
     mixed = [*calls, call_of(other.request(0, 1))]
     assert [each for each, _ in _frames(None, mixed)] == [[call] for call in mixed]
@@ -95,3 +96,11 @@ def test_a_template_that_is_too_large_makes_no_frame() -> None:
     template = RequestTemplate(RemotingCommand(11, {"subscription": "x" * (17 << 20)}), VARYING)
     with pytest.raises(RemotingCommandError, match="for code 11; at most"):
         template.request(0, 1).frame(1)
+
+
+@pytest.mark.parametrize("size", [0, 100, 32 << 10, 512 << 10])
+def test_a_long_body_leaves_as_it_is_behind_its_header(size: int) -> None:
+    command = RemotingCommand(320, {"topic": "Orders"}, bytes(size), 77)
+    pieces = _frame(None, call_of(command))
+    assert b"".join(pieces) == encode_command(command)
+    assert [piece is command.body for piece in pieces] == ([False, True] if size >= 32 << 10 else [False])
