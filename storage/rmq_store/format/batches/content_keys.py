@@ -282,7 +282,7 @@ def _store(digests: UInt64, slots: UInt64, numbers: UInt64) -> None:
 
 
 def _move(known: UInt64, slots: UInt64) -> None:
-    """What is in one table into a larger one, and nothing else."""
+    """Put all that is in one table into a larger one, and nothing else."""
     if native.LOADED:
         native.functions.move_slots(known, slots)
         return
