@@ -20,6 +20,7 @@ import pytest
 from helpers.cluster import requests
 from helpers.cluster.asking import Connection
 from rmq_store import Store, StoreConfig
+from rmq_store.broker.processor import local_broker
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.write.disk_space import DiskSpace
 from rmq_store.broker.write.sent_requests import SentRequests, Served
@@ -35,6 +36,7 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.server import services
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.pop.held_pops import HeldPops
+from rmq_store.server.processors import sending
 from rmq_store.server.processors.held_pulls import HeldPulls
 from rmq_store.server.processors.pulling import PullProcessor
 from rmq_store.server.processors.sending import SendProcessor
@@ -440,6 +442,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 def server(scratch: Path, small: StoreConfig, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerServer]:
     patient = {name: (*figures[:2], 1000 * PATIENCE_S) for name, figures in services._FIGURES.items()}
     monkeypatch.setattr(services, "_FIGURES", patient)
+    for module in (local_broker, sending):
+        monkeypatch.setattr(module, "PAGE_CACHE_BUSY_MS", 60_000)
     for held in (HeldPulls, HeldPops):
         monkeypatch.setattr(held, "look_s", PATIENCE_S)
     with BrokerServer(scratch / "store", config=small, create=True) as server:
