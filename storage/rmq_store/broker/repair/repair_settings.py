@@ -26,6 +26,7 @@ from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError
 from rmq_store.files import durable
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.geometry import Geometry
+from rmq_store.log.replica_role import refuse_repair
 
 # As StoreFile.save writes them: one setting in each line.
 _LINE = re.compile(r'^\s*"([A-Za-z0-9]+)":\s*(.*?),?\s*$', re.MULTILINE)
@@ -82,10 +83,12 @@ def find_settings(root: Path, given: Given) -> Settings | None:
 
     Raises:
         NotAStoreError: a newer version wrote it.
+        ReadOnlyError: a replica, which is taken from its master again instead.
         UsageError: settings are given for a store that knows its own, or they make no sense.
     """
     try:
         known = StoreFile.load(root)
+        refuse_repair(root, known is not None, known.replica if known is not None else None)
     except (CorruptConfigError, StoreFailedError, NotAStoreError) as error:
         if "newer version" in str(error):
             raise
@@ -124,6 +127,7 @@ def find_store_file(root: Path, trash: Trash, settings: Settings) -> Finding:
 
 def _salvage(root: Path, given: Given, problem: str) -> Settings:
     backup = _load_backup(root)
+    refuse_repair(root, backup is not None, backup.replica if backup is not None else None)
     if backup is not None:
         action = "its content before the last change comes back from store.json.bak"
         return Settings(backup.identity, replace(backup.config, **given.settings), _names(), (), problem, action)

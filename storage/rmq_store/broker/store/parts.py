@@ -47,6 +47,8 @@ class StoreParts:
         self.read_only = not log.writable
         self.config = file.config
         self.identity = file.identity
+        self.replica = file.replica
+        """The master that the store is a replica of, and how it began; None if it is a store of its own."""
         self.broker_name = broker_name
         self.clock = log.clock
         self.recovery = recovery

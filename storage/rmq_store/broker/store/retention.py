@@ -134,7 +134,7 @@ class Retention:
         with append_lock(self._log):
             known = StoreFile.load(self._log.root)
             assert known is not None
-            changed = StoreFile(known.identity, replace(known.config, **settings))
+            changed = replace(known, config=replace(known.config, **settings))
             if settings.get("dlq_archive_path"):
                 durable.refuse_inside(changed.config.dlq_archive_path, self._log.root)
             changed.save(self._log.root)
