@@ -256,6 +256,27 @@ class GetAllDelayOffsetRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GetTimerCheckPointRequestHeader(RequestHeader):
+    """timercheck, for a slave (5.x)."""
+
+    code = RequestCode.GET_TIMER_CHECK_POINT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetTimerMetricsRequestHeader(RequestHeader):
+    """timermetrics, for a slave (5.x)."""
+
+    code = RequestCode.GET_TIMER_METRICS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAllMessageRequestModeRequestHeader(RequestHeader):
+    """messageRequestMode.json, for a slave (5.x)."""
+
+    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumeQueueRequestHeader(RequestHeader):
     """`count` entries of a queue's files from queue offset `index` on."""
 
