@@ -13,7 +13,7 @@ from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.replica.wire import TransferParser, encode_report
 
 REPORT_INTERVAL_S: Final = 5.0
-"""haSendHeartbeatInterval: after so long a report is due. A master closes a connection on which nothing came for 20 s."""
+"""haSendHeartbeatInterval: a report is due after so long. A master closes a connection after 20 s without one."""
 
 SILENCE_S: Final = 20.0
 """haHousekeepingInterval: a master that sends nothing for so long, not even a heartbeat, is taken for dead."""
@@ -24,7 +24,8 @@ RECEIVE_BYTES: Final = 1 << 20
 class HAConnection:
     """A connection that is dialled by `connect`. One buffer is received into again and again.
 
-    `first_report` says where transfers begin; `report` gives what is reported later.
+    `first_report` says where transfers begin; `report` gives what is reported later, every REPORT_INTERVAL_S; with
+    `prompt` also as soon as it is another offset.
     """
 
     def __init__(
@@ -33,10 +34,14 @@ class HAConnection:
         settings: ClusterSettings,
         first_report: int,
         report: Callable[[], int],
+        *,
+        prompt: bool = False,
         timer: Callable[[], float] = real_time.monotonic,
     ) -> None:
         self.address = address
         self._report = report
+        self._prompt = prompt
+        self._reported = first_report
         self._timer = timer
         self._socket = Connector(address, settings, None).connect()
         self._parser = TransferParser(address)
@@ -56,8 +61,10 @@ class HAConnection:
             MasterTransferError: as `TransferParser.pieces`.
         """
         now = self._timer()
-        if now - self._reported_at >= REPORT_INTERVAL_S:
-            self._unsent = self._unsent or encode_report(self._report())
+        is_due = now - self._reported_at >= REPORT_INTERVAL_S
+        if not self._unsent and (is_due or (self._prompt and self._report() != self._reported)):
+            self._reported = self._report()
+            self._unsent = encode_report(self._reported)
             self._reported_at = now
         self._send()
         if not self._poll.poll(wait_s * 1000):

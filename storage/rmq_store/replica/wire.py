@@ -20,7 +20,9 @@ FROM_LAST_SEGMENT: Final = 0
 """First report: the master begins at the first byte of its last segment."""
 
 FROM_START: Final = 1
-"""First report: the master begins at byte 1 of its log. Byte 0 is the high byte of a frame's size below 16 MiB: zero."""
+"""First report: the master begins at byte 1 of its log. Byte 0 is the high byte of the first frame's size: zero, below
+16 MiB.
+"""
 
 TRANSFER_BYTES_MAX: Final = 64 << 20
 """A greater size is taken for nonsense; haTransferBatchSize is 32 KiB unless somebody changes it."""
