@@ -33,7 +33,9 @@ class FedReplica:
         request = OpenRequest(root, False, True, config, None, None, "refuse", False, "", self._feeder, role)
         self.store = open_store(request, Store)
 
-    def add(self, topic: str, count: int = 1, *, queue_id: int = 0, queue_count: int = 2, body: bytes = b"body") -> None:
+    def add(
+        self, topic: str, count: int = 1, *, queue_id: int = 0, queue_count: int = 2, body: bytes = b"body"
+    ) -> None:
         """Add messages to a queue, as if they had come from the master."""
         self.store.create_topic(topic, queue_count, exist_ok=True)
         for _ in range(count):

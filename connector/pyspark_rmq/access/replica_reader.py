@@ -47,8 +47,8 @@ class ReplicaReader(StoreReader):
         self._on_close = on_close
         if self.replica is None:
             raise UsageError(
-                f"{self.path} is no replica of a broker (rmq follow): its groups are in the store itself. Leave out the "
-                "option nameServer, or leave out path and read from the brokers"
+                f"{self.path} is no replica of a broker (rmq follow): its groups are in the store itself. Leave out "
+                "the option nameServer, or leave out path and read from the brokers"
             )
         self._broker_name = self.replica.broker
         self._cluster = OneBroker(cluster, self.replica.broker)

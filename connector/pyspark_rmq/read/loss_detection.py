@@ -91,8 +91,8 @@ def check_side(store: QueueSource, queues: Collection[Queue]) -> None:
     if any((broker_of(queue.queue_id) is not None) != are_at_brokers for queue in queues):
         ours, theirs = ("brokers", "a store") if are_at_brokers else ("a store", "brokers")
         refuse(
-            f"the checkpoint has positions in queues of {theirs}, and the query reads from {ours}: a checkpoint does not "
-            "move between path and nameServer. A new checkpoint begins where its group stands (option group)"
+            f"the checkpoint has positions in queues of {theirs}, and the query reads from {ours}: a checkpoint does "
+            "not move between path and nameServer. A new checkpoint begins where its group stands (option group)"
         )
 
 

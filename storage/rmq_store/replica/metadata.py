@@ -52,9 +52,6 @@ from rmq_store.remoting.questions.tables import (
 )
 from rmq_store.remoting.questions.topics import ask_topic_configs
 
-REFRESH_MS: Final = 10_000
-"""How often a feeder reads metadata: as a slave of 4.x. One of 5.x waits for a minute."""
-
 _REQUEST_MODES: Final = "messageRequestModeMap"
 _TIMER_CHECK_POINT: Final = struct.Struct(">7q")
 _TIMER_FILE_BYTES: Final = 4096

@@ -212,7 +212,7 @@ def test_another_message_in_place_of_one_that_was_read_is_a_loss_on_a_replica_to
 def _mark(position: dict[str, Any]) -> int:
     """The commit-log offset of a fingerprint."""
     text = json.dumps(position)
-    marks = [value for value in json.loads(text)["after"]["T"].values()]
+    marks = list(json.loads(text)["after"]["T"].values())
     return int(max(marks[0]) if isinstance(marks[0], list) else marks[0])
 
 
@@ -294,7 +294,7 @@ def test_a_checkpoint_does_not_move_from_a_replica_to_brokers(
     reader = on_replica() if group else on_replica(group="", nameServer="", startingOffsets="earliest")
     _, end = first_batch(reader)
     reader.stop()
-    with pytest.raises(UsageError, match=r"queues of a store, and the query reads from brokers: a checkpoint does not move"):
+    with pytest.raises(UsageError, match="queues of a store, and the query reads from brokers: a checkpoint does not"):
         more_of(stream(group=group) if group else stream(), end)
 
 
@@ -304,7 +304,7 @@ def test_a_checkpoint_does_not_move_from_brokers_to_a_replica(on_replica: Make, 
     _, end = first_batch(reader)
     reader.stop()
     moved = on_replica() if group else on_replica(group="", nameServer="")
-    with pytest.raises(UsageError, match=r"queues of brokers, and the query reads from a store: a checkpoint does not move"):
+    with pytest.raises(UsageError, match="queues of brokers, and the query reads from a store: a checkpoint does not"):
         more_of(moved, end)
 
 
