@@ -53,7 +53,8 @@ def _begin_at(store: Store, first_offset: int) -> None:
     """Let the log of a replica without a byte begin where its master's log does."""
     log = store._log
     page = log.writing_page
-    if page.appended_end < first_offset and not log.segments.bases():
+    if page.appended_end < first_offset:
+        log.segments.create(first_offset)
         with append_lock(log):
             page.appended_end = first_offset  # first: the flushed end is never greater
             page.flushed_end = first_offset

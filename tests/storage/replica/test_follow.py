@@ -95,8 +95,7 @@ def test_once_makes_a_copy_of_what_the_master_had(tmp_path: Path, master: Store,
     report = verify_store(tmp_path / "replica")
     assert report.status == "clean", report.problems
     assert ha.reports == [[1]]  # from the first byte on, and nobody's send was acknowledged
-    with Store.open(tmp_path / "replica", read_only=True) as replica:
-        assert OffsetTable(tmp_path / "replica").committed("billing") == {("Orders", 0): 1}
+    assert OffsetTable(tmp_path / "replica").committed("billing") == {("Orders", 0): 1}
 
 
 def test_a_second_run_goes_on_where_the_first_one_ended(tmp_path: Path, master: Store, ha: HAMaster) -> None:
@@ -152,7 +151,7 @@ def test_a_connection_that_ends_is_made_again_and_a_unit_is_never_half_visible(
     ha.drop_after = 70_000
     seen = set()
     with Following(tmp_path / "replica", ha, tell=lambda progress: seen.add(progress.end)) as following:
-        time.sleep(0.5)
+        following.until(lambda progress: len(ha.reports) > 2)
         ha.drop_after = None
         following.until(lambda progress: progress.end == master.log_range()[1])
     assert len(ha.reports) > 2
@@ -166,6 +165,22 @@ def test_a_connection_that_ends_is_made_again_and_a_unit_is_never_half_visible(
         if topic == "rmq_sys_pyrmq_units"
     ]
     assert not [end for end in seen if unit[0] < end <= unit[1]]
+
+
+def test_a_replica_that_has_got_no_record_yet_is_opened_again(tmp_path: Path, master: Store, ha: HAMaster) -> None:
+    fill(master, 500)
+    begin = master.log_range()[1] // SEGMENT_BYTES * SEGMENT_BYTES
+    root, first = tmp_path / "replica", Following(tmp_path / "replica", ha, start="newest-segment")
+    ha.spoil = lambda offset, data: data[: 12 + 20] if offset == begin else b""
+    with first as following:
+        following.until(lambda progress: progress.received_bytes == 20)
+    with Store.open(root, read_only=True) as replica:
+        assert replica.log_range() == (begin, begin)
+    ha.spoil = lambda offset, data: data
+    with Following(root, ha) as following:
+        following.follower._settled = SettledEnd(lambda: time.monotonic() * 1000)
+        following.until(lambda progress: progress.end == master.log_range()[1])
+    is_copy(root, master, begin)
 
 
 # -- what is acknowledged ---------------------------------------------------------------------------------------------
