@@ -25,6 +25,9 @@ ROLE = ReplicaRole(
 class FedReplica:
     """The replica at `root`, which it makes. A context manager; nobody feeds the replica afterwards."""
 
+    message_id = ""
+    """For a test that asks for one of its messages."""
+
     def __init__(self, root: Path, config: StoreConfig | None = None, role: ReplicaRole = ROLE) -> None:
         self.root = root
         self._feeder = Feeder(root)
