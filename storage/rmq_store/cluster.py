@@ -43,7 +43,7 @@ from rmq_store.remoting.cluster.groups import (
 )
 from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.cluster.offsets import gather_ranges, search_offsets
-from rmq_store.remoting.cluster.one_broker import OneBroker
+from rmq_store.remoting.admin.one_broker import OneBroker
 from rmq_store.remoting.cluster.pull_request import (
     SQL92,
     PullFilter,

@@ -33,7 +33,7 @@ class ReplicaReader(StoreReader):
     _broker_name = ""
     _cluster: OneBroker | None = None
     _group: GroupLease | None = None
-    _query = ""
+    _query_id = ""
     _on_close: Callable[[], None] | None = None
 
     def keep_group_at(self, cluster: Cluster, on_close: Callable[[], None]) -> None:
@@ -96,11 +96,11 @@ class ReplicaReader(StoreReader):
 
     def runs_of(self, query: str) -> None:
         """See `Runs.runs_of`."""
-        self._query = query
+        self._query_id = query
 
     def lease(self, group: str, topic: str, owner: str) -> Lease:  # type: ignore[override]
         """Take the lease at the master, and join the group there. Raises as `ClusterReader.lease`."""
-        return self._of_group(group).lease(topic, owner, self._query)
+        return self._of_group(group).lease(topic, owner, self._query_id)
 
     def deliver_due(self, limit: int | None) -> int | None:
         """Nothing: the master delivers what is delayed, and the replica gets the copies."""

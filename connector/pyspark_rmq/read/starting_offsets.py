@@ -418,7 +418,8 @@ def _ahead(options: SourceOptions, ranges: Ranges, committed: Mapping[Queue, int
     gone = [
         (*queue, ranges[queue].max_offset, offset)
         for queue, offset in committed.items()
-        if offset > ranges[queue].max_offset and not isinstance(ranges[queue], UnsureRange)
+        if offset > ranges[queue].max_offset
+        if not isinstance(ranges[queue], UnsureRange)
     ]
     if gone:
         report_loss(

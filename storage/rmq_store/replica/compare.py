@@ -41,7 +41,7 @@ class ByteRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison has found. `replica` and `master`: which bytes each had when it began.
+    """The result of a comparison. `replica` and `master`: which bytes each had when it began.
 
     `compared`: which bytes are equal. `difference`: the first byte that is not the same, and in which record; None:
     there is none.
@@ -59,14 +59,14 @@ class Comparison:
 
     @property
     def only_at_master(self) -> tuple[ByteRange, ...]:
-        """What the replica has deleted, or never had; and what it does not have yet."""
+        """The bytes that the replica has deleted, or never had; and those that it does not have yet."""
         before = ByteRange(self.master.start, min(self.replica.start, self.master.end))
         behind = ByteRange(max(self.replica.end, self.master.start), self.master.end)
         return tuple(one for one in (before, behind) if one.start < one.end)
 
     @property
     def only_at_replica(self) -> tuple[ByteRange, ...]:
-        """What the master had deleted, or has deleted meanwhile."""
+        """The bytes that the master had deleted, or has deleted meanwhile."""
         found, end = [], self.replica.start
         stop = min(self.replica.end, self.master.end) if self.difference is None else self.difference[0]
         for one in (*self.compared, ByteRange(stop, stop)):

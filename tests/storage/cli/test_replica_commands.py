@@ -88,18 +88,17 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FedReplica]:
         yield made
 
 
-def rmq(replica: FedReplica, line: str) -> Result:
-    words = line.replace("STORE", str(replica.root)).replace("ID", replica.message_id)
-    words = words.replace("FILE", str(replica.root.parent / "file.parquet"))
+def rmq(replica: FedReplica, line: str, made: Path | None = None) -> Result:
+    words = line.replace("STORE", str(replica.root)).replace("ID", replica.message_id).replace("FILE", str(made))
     return CliRunner().invoke(commands, shlex.split(words))
 
 
 @pytest.mark.parametrize("line", READ)
 def test_a_command_that_reads_shows_a_replica(
-    replica: FedReplica, line: str, tree_hash: Callable[[Path], str]
+    replica: FedReplica, line: str, tree_hash: Callable[[Path], str], tmp_path: Path
 ) -> None:
     before = tree_hash(replica.root)
-    result = rmq(replica, line)
+    result = rmq(replica, line, tmp_path / "file.parquet")
     # doctor: 1 stands for findings about this machine
     assert result.exit_code in ((0, 1) if line.startswith("doctor") else (0,)), result.output
     assert "replica of broker" not in result.stderr

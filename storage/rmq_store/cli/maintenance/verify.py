@@ -48,7 +48,8 @@ def verify(root: Path, as_json: bool, against: str | None, **given: Any) -> None
     files of other kinds (docs/stores.md).
 
     With --against, bytes of the log that the master has as well are compared with it, and the first difference is
-    named. What only one of them has is no difference, as each deletes by its own settings. The master is told nothing.
+    named. A range that only one of them has is no difference: each deletes by its own settings. The master is told
+    nothing.
 
     \b
     Exit codes: 0 clean, 1 damaged, or not as the master, 2 it cannot be read, or
