@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -102,7 +101,7 @@ def same_queues(own: Path, other: Path) -> int:
     return sum(data[at + 8 : at + 12] != bytes(4) for data in found.values() for at in range(0, len(data), 20))
 
 
-def write_all_kinds(cluster: RocketmqCluster, topic: str, seconds: float) -> None:
+def write_all_kinds(cluster: RocketmqCluster, topic: str, rounds: int) -> None:
     """Java's client and ours send: single messages, batches, compressed and delayed ones, and halves."""
     config = ProducerConfig(compress_msg_body_over_howmuch=1000)
     with (
@@ -111,12 +110,10 @@ def write_all_kinds(cluster: RocketmqCluster, topic: str, seconds: float) -> Non
         cluster.connect() as broker,
     ):
         java.ask("begin", topic=topic, everyMs=2)
-        deadline, number = time.monotonic() + seconds, 0
-        while time.monotonic() < deadline:
-            number += 1
+        for number in range(1, rounds + 1):
             producer.send(Message(topic, b"%d" % number + b"x" * 8000, tags=f"T{number % 3}", keys=f"k{number}"))
             properties = {"KEYS": f"b{number}", "TAGS": "T1"}
-            requests.send_batch(broker, topic, [b"%d" % each * 50 for each in range(100)], properties=properties)
+            requests.send_batch(broker, topic, [b"%d" % each * 150 for each in range(100)], properties=properties)
             requests.send(broker, topic, body=b"later", properties={"DELAY": "1"})
             half = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": f"{number:032d}"}
             requests.send(broker, topic, body=b"half", properties=half, sys_flag=4)
@@ -128,12 +125,12 @@ def test_a_replica_has_the_bytes_and_the_entries_of_its_master(
 ) -> None:
     cluster, topic = small_cluster, small_cluster.create_topic(new_name("Orders"), 4, on_slaves=True)
     root, master_store = tmp_path / "replica", cluster.broker().directory / "store"
-    write_all_kinds(cluster, topic, 3)
+    write_all_kinds(cluster, topic, 20)
     first = once(root, cluster)
     assert first.behind_bytes == 0
     same_files(root, master_store, 0, first.end)
     with Following(root, cluster) as following:
-        write_all_kinds(cluster, topic, 10)
+        write_all_kinds(cluster, topic, 120)
         time.sleep(2)  # delayed messages become due
         with master_of(cluster) as master:
             end = master.log_end()
@@ -194,8 +191,7 @@ def test_a_master_that_is_killed_and_comes_back_is_followed_on(
     with Following(root, cluster) as following:
         with cluster.connect() as broker:
             requests.send_batch(broker, topic, [b"before"] * 500)
-            end = int(struct.calcsize("q")) and requests.max_offset(broker, topic)
-        assert end == 500
+            assert requests.max_offset(broker, topic) == 500
         cluster.broker().kill()
         cluster.heal()
         with cluster.connect() as broker:
@@ -225,7 +221,6 @@ def test_a_tap_acknowledges_nothing_of_a_sync_master(version: str, tmp_path: Pat
                 codes = [requests.send(broker, topic).code for _ in range(4)]
                 assert 0 not in codes, "a producer was told that a slave has its message"
                 assert set(codes) <= {FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE, 1}
-                print(f"{version}: a tap alone gives {codes}")
 
 
 def test_a_follower_says_what_a_broker_that_is_away_costs(small_cluster: RocketmqCluster, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Feed:
         self._log = log
         self._master = master
         self._buffer = np.empty(BUFFER_BYTES, np.uint8)
-        self._view = memoryview(self._buffer)
+        self._view = self._buffer.data
         self._low = self._high = 0  # the bytes that wait, in the buffer
         self._waits_at = self._known_end = log.writing_page.appended_end  # `_waits_at`: their offset in the log
         assert start <= self._known_end
@@ -68,6 +68,11 @@ class Feed:
     def holds_back(self) -> bool:
         """True while a unit or a blank has begun whose last byte has not come: nothing of it is visible."""
         return self._steps is not None
+
+    @property
+    def waits(self) -> bool:
+        """True while the first bytes of a record have come, and not its last ones."""
+        return self._low < self._high
 
     def take(self, offset: int, data: memoryview) -> None:
         """Take the bytes of the master's log at `offset`, which must be `position`. They count after `publish`.
@@ -245,7 +250,7 @@ class Feed:
         wanted = min(max(BUFFER_BYTES, 2 * waits), FRAME_BYTES_MAX + BUFFER_BYTES)
         buffer = np.empty(wanted, np.uint8) if wanted != len(self._buffer) else self._buffer
         buffer[:waits] = self._buffer[self._low : self._high].copy()
-        self._buffer, self._view = buffer, memoryview(buffer)
+        self._buffer, self._view = buffer, buffer.data
         self._low, self._high = 0, waits
 
     def _segment_end(self) -> int:

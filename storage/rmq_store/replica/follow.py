@@ -24,7 +24,7 @@ from rmq_store.errors import MasterTransferError, ReplicaDivergedError, UsageErr
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.flush import flush
 from rmq_store.log.replica_role import Feeder, ReplicaRole
-from rmq_store.protocol.errors import RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.replica.feed import Feed
 from rmq_store.replica.first_report import SettledEnd, overlap_start
 from rmq_store.replica.ha_connection import HAConnection
@@ -127,8 +127,8 @@ class Follower:
                     received = self.progress.received_bytes
                     if self._follow():
                         return self.progress
-                except RemotingError as error:
-                    if once:
+                except (RemotingError, MQBrokerError) as error:
+                    if once or not error.retryable:
                         raise
                     failures = 0 if self.progress.received_bytes > received else failures + 1
                     wait_s = RECONNECTS.wait_s(failures)
@@ -201,10 +201,12 @@ class Follower:
                     self._publish(feed)
                     if self._once and self._has_target(feed, at_end=at_end):
                         return True
-                    if at_end and feed.holds_back:
-                        # Whatever has begun there, the master has no more of it: it must not keep the lock.
+                    if at_end and (feed.holds_back or feed.waits):
+                        # The master has no more of what has begun: it must not keep the lock.
                         feed.abort()
-                        raise RemotingError(f"{connection.address}: the master's log ends inside a unit at {offset}")
+                        if self._should_stop(RECONNECTS.max_ms / 1000):
+                            return True
+                        raise RemotingError(f"{connection.address}: the log ends inside a record or a unit at {offset}")
                 if self._should_stop(0):
                     return True
                 if feed is None or not feed.holds_back:
@@ -308,8 +310,16 @@ class Follower:
     # -- chores -------------------------------------------------------------------------------------------------------
 
     def _chores_if_due(self) -> None:
-        if self._store is not None and real_time.monotonic() >= self._chores_at:
+        if self._store is None or real_time.monotonic() < self._chores_at:
+            return
+        try:
             self._chores()
+        except (RemotingError, MQBrokerError) as error:
+            if not error.retryable:
+                raise
+            # The log comes over another connection, which says itself when it ends.
+            _LOG.warning("%s: topics, groups and offsets stay as they are: %s", self._root, error)
+            self._chores_at = real_time.monotonic() + METADATA_S
 
     def _chores(self) -> None:
         """Metadata of the master, the end of its log, and retention. Not while the feed holds something back."""

@@ -390,5 +390,35 @@ def test_half_a_unit_at_the_end_of_the_master_waits_and_blocks_nobody(
         following.until(lambda progress: progress.end == whole[1])
 
 
+def test_a_log_that_ends_inside_a_record_is_never_waited_for_without_end(
+    tmp_path: Path, master: Store, ha: HAMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(master, 5)
+    _, end = master.log_range()
+    monkeypatch.setattr(type(master), "log_range", lambda store: (0, end - 9) if store is master else (0, 0))
+    with pytest.raises(RemotingError, match="ends inside a record"):
+        follower(tmp_path / "replica", ha).run(once=True)
+
+
+def test_questions_that_are_not_answered_do_not_stop_the_feed(
+    tmp_path: Path, master: Store, ha: HAMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "METADATA_S", 0.05)
+    asked = FollowedMaster.of(ha, CONFIG)
+    fill(master, 5)
+    with Following(tmp_path / "replica", ha, master=asked) as following:
+        following.until(lambda progress: progress.messages == 5)
+        asked.lost = {21}
+        time.sleep(0.2)
+        fill(master, 5)
+        following.until(lambda progress: progress.messages == 10)
+        assert len(ha.reports) == 1
+        asked.lost = set()
+        asked.refused = {21: (16, "no rights")}
+        with pytest.raises(AssertionError, match="no rights"):
+            following.until(lambda progress: False)
+        following.error = None
+
+
 def test_the_settled_time_is_longer_than_a_send_waits_for_a_slave() -> None:
     assert first_report.SETTLED_MS >= 2 * 5_000
