@@ -26,6 +26,7 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.pull_answers import PullAnswer
+from rmq_store.remoting.admin.one_broker import OneBroker
 from rmq_store.remoting.admin.required_brokers import (
     brokers_away,
     parse_broker_names,
@@ -43,7 +44,6 @@ from rmq_store.remoting.cluster.groups import (
 )
 from rmq_store.remoting.cluster.name_servers import Probes
 from rmq_store.remoting.cluster.offsets import gather_ranges, search_offsets
-from rmq_store.remoting.admin.one_broker import OneBroker
 from rmq_store.remoting.cluster.pull_request import (
     SQL92,
     PullFilter,
