@@ -103,7 +103,7 @@ def same_queues(own: Path, other: Path) -> int:
 
 def write_all_kinds(cluster: RocketmqCluster, topic: str, rounds: int) -> None:
     """Java's client and ours send: single messages, batches, compressed and delayed ones, and halves."""
-    config = ProducerConfig(compress_msg_body_over_howmuch=1000)
+    config = ProducerConfig(compress_msg_body_over_howmuch=1000, send_msg_timeout=30_000)
     with (
         Witness(cluster) as java,
         Producer("p", f"rmq://{cluster.name_server}", config) as producer,

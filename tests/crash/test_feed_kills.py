@@ -35,6 +35,15 @@ from storage.replica.fake_master import FakeMaster, groups, offsets, topics
 pytestmark = pytest.mark.harness
 
 CUT = 9_000
+NAMED = (
+    "feed: half of a write of segment",  # a frame half stored
+    "feed: write queue file",  # stored without queues
+    "feed: store appended_end",  # stored and not published
+    "feed: store intent_end",
+    "feed: store index slot",
+    "feed: rename segment",
+    "metadata: rename config/topics.json",
+)
 
 
 class Life:
@@ -153,16 +162,12 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
     yield Life(tmp_path_factory.mktemp("feed"))
 
 
-def test_a_feeder_killed_at_any_point_leaves_no_hole_and_no_half_unit(life: Life) -> None:
+@pytest.mark.parametrize("count", [30, pytest.param(None, marks=pytest.mark.slow)])
+def test_a_feeder_killed_at_any_point_leaves_no_hole_and_no_half_unit(life: Life, count: int | None) -> None:
+    """All points, or so many of them, of each stage in turn."""
     stages = {point.partition(":")[0] for point in life.points}
     assert stages >= {"open", "feed", "metadata", "progress", "close"}
-    for named in (
-        "feed: half of a write of segment",  # a frame half stored
-        "feed: store appended_end",  # stored and not published
-        "feed: write queue file",  # stored without queues
-        "feed: store intent_end", "feed: store index slot", "feed: rename segment",
-    ):  # fmt: skip
-        assert life.points[named], sorted(life.points)
+    assert not {*NAMED} - life.points.keys(), sorted(life.points)
     chance = random.Random(55)
-    for point in in_turn(life.points, chance):
+    for point in [*NAMED, *in_turn(life.points, chance)][:count]:
         life.die(point, chance)

@@ -1,4 +1,4 @@
-"""What makes a directory a replica of a broker's log, and which process may write to it.
+"""The role of a replica of a broker's log: how a directory gets it, and which process may write there.
 
 A replica says so in store.json, which then has format 2: releases that know nothing of replicas refuse it. Its one
 writer is the process that feeds it (`rmq follow`), and that process holds a lock of its own:

@@ -83,7 +83,7 @@ class HAConnection:
         yield from self._parser.pieces(self._buffer[:count])
 
     def _send(self) -> None:
-        """What is left of a report: half of one would shift all that follow."""
+        """Send the rest of a report: half of one would shift all that follow."""
         if not self._unsent:
             return
         try:

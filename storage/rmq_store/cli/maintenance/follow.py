@@ -117,9 +117,8 @@ def _follow(
         Master(settings, broker=name, address=address or "", ha_address=ha_address) as master,
     ):
         follower = Follower(
-            replica, master, start=start, as_slave=as_slave, tell=tell or (lambda progress: None),
-            should_stop=stop.wait,
-        )  # fmt: skip
+            replica, master, start=start, as_slave=as_slave, tell=tell, should_stop=stop.wait
+        )
         aside = follower.resync() if resync else None
         if aside is not None:
             click.echo(printable(f"rmq: the replica that was there is {aside} now"), err=True)
