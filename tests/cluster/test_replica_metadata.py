@@ -8,6 +8,7 @@ from pathlib import Path
 from helpers.cluster import requests
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.waiting import until
+from helpers.server_process import ServerError
 from rmq_store import Store
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.metadata.topics import TopicTable
@@ -57,21 +58,29 @@ def test_a_replica_has_the_tables_that_its_master_writes(
             mode = f'{{"consumerGroup":"{group}","mode":"POP","popShareQueueNum":0,"topic":"{topic}"}}'
             assert broker.ask(SET_MODE, body=mode.encode()).code == 0
         copy = MetadataCopy(tmp_path, Master(network))
+        differ: dict[str, tuple[bytes, bytes]] = {}
 
         def is_equal() -> bool:
             copy.read()
             assert copy.write_offsets(copy.waiting_end or 0)
-            for name in TABLES:
-                if _read(config / name) != _read(tmp_path / "config" / name): print(name, _read(config / name), _read(tmp_path / "config" / name))
-            return all(_read(config / name) == _read(tmp_path / "config" / name) for name in TABLES)
+            tables = {name: (_read(config / name), _read(tmp_path / "config" / name)) for name in TABLES}
+            differ.clear()
+            differ.update({name: both for name, both in tables.items() if both[0] != both[1]})
+            return not differ
 
-        until(is_equal, "the tables of the replica are not those of the master")
+        def await_equal() -> None:
+            try:
+                until(is_equal, "the tables of the replica are not those of the master")
+            except ServerError as error:
+                raise AssertionError(f"master and replica: {differ}") from error
+
+        await_equal()
         assert _read(tmp_path / "config" / "topics.json"), "it has one"
         assert OffsetTable(tmp_path).committed(group) == {(topic, 0): 2}
 
         requests.commit(broker, group, topic, 1)
         assert broker.ask(DELETE_TOPIC, {"topic": topic}).code == 0
-        until(is_equal, "the tables of the replica are not those of the master after a reset and a deletion")
+        await_equal()
         assert topic not in TopicTable(tmp_path).all()
 
 
@@ -85,6 +94,7 @@ def test_the_offsets_are_below_the_end_of_the_masters_log(
         Cluster(ClusterSettings(name_servers=cluster.name_servers)) as network,
         Store.open(cluster.broker().directory / "store", read_only=True) as store,
     ):
+        requests.heartbeat(broker, "client", group, topic)
         copy = MetadataCopy(tmp_path, Master(network))
         for number in range(1, 20):
             requests.send(broker, topic)

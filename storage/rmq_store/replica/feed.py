@@ -30,6 +30,7 @@ from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS, CommitLog
 from rmq_store.log.core.scan import Stretch
 from rmq_store.log.core.units import UnitScan
 from rmq_store.log.recovery.dispatch import QueueDispatch
+from rmq_store.replica.compare import first_difference
 
 BUFFER_BYTES: Final = 4 << 20
 FRAME_BYTES_MAX: Final = 256 << 20
@@ -230,24 +231,18 @@ class Feed:
 
     def _compare(self, data: memoryview) -> int:
         """How many of the bytes the replica had already. ReplicaDivergedError: it has others."""
-        end, done = self._known_end, 0
-        while self.position < end and done < len(data):
-            at = self.position
-            base = self._log.segments.base_of(at)
-            count = min(end - at, len(data) - done, base + self._log.segments.size_bytes - at)
-            own = self._log.segments.open(base).map[at - base : at - base + count]
-            if own != data[done : done + count]:
-                given = np.frombuffer(data, np.uint8, count, done)
-                first = at + int(np.flatnonzero(np.frombuffer(own, np.uint8) != given)[0])
-                raise ReplicaDivergedError(
-                    f"{self._log.root}: the replica has other bytes than {self._master} from {first} on, and ends at "
-                    f"{end}. The master may have lost what it had not flushed, or is another broker. Nothing was "
-                    "changed: `rmq follow --resync` keeps this replica aside, and begins a new one",
-                    (first, end), (first, at + len(data) - done),
-                )  # fmt: skip
-            done += count
-            self.position += count
-        return done
+        end = self._known_end
+        count = min(max(end - self.position, 0), len(data))
+        first = first_difference(self._log, self.position, data[:count]) if count else None
+        if first is not None:
+            raise ReplicaDivergedError(
+                f"{self._log.root}: the replica has other bytes than {self._master} from {first} on, and ends at "
+                f"{end}. The master may have lost what it had not flushed, or is another broker. Nothing was "
+                "changed: `rmq follow --resync` keeps this replica aside, and begins a new one",
+                (first, end), (first, self.position + len(data)),
+            )  # fmt: skip
+        self.position += count
+        return count
 
     def _make_room(self) -> None:
         """Move what waits to the front of the buffer, which grows if a whole record does not fit into it."""

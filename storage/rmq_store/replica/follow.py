@@ -322,7 +322,7 @@ class Follower:
             self._chores_at = real_time.monotonic() + METADATA_S
 
     def _chores(self) -> None:
-        """Metadata of the master, and the end of its log. Not while the feed holds something back."""
+        """Metadata of the master, the end of its log, and retention. Not while the feed holds something back."""
         assert self._metadata is not None
         log = self._opened()._log
         self._metadata.read()
@@ -331,6 +331,7 @@ class Follower:
         if self._target is None:
             self._target = max(self._metadata.waiting_end or 0, end) if self._once else end
         self._metadata.write_offsets(log.writing_page.appended_end)
+        self._opened().retention.run()
         self._chores_at = real_time.monotonic() + METADATA_S
         self._progress(master_end=end)
 

@@ -4,8 +4,8 @@
     43, 45, 60, 61   consumer offsets, delay offsets, progress and number of timers           wait for the log
 
 Tables are written as a broker of the master's version writes them, each atomically, with the master's `dataVersion`.
-What the master does not have any more goes: entries that were deleted there, offsets that were reset. (A slave of Java
-keeps offsets that its master has removed.)
+An entry that was deleted at the master is deleted, and an offset that was reset goes back. (A slave of Java keeps
+offsets that its master has removed.)
 
 Offsets are read before the master is asked for the end of its log, so they lie below that end. They are written when
 the replica's log has reached it: no group is ever ahead of the log. While they wait, no others are read. A newer end
@@ -52,9 +52,6 @@ from rmq_store.remoting.questions.tables import (
 )
 from rmq_store.remoting.questions.topics import ask_topic_configs
 
-REFRESH_MS: Final = 10_000
-"""How often a feeder reads metadata: as a slave of 4.x. One of 5.x waits for a minute."""
-
 _REQUEST_MODES: Final = "messageRequestModeMap"
 _TIMER_CHECK_POINT: Final = struct.Struct(">7q")
 _TIMER_FILE_BYTES: Final = 4096
@@ -83,7 +80,7 @@ class _Checks(Protocol):
 
 
 class _Offsets(NamedTuple):
-    """What waits for `log_end`. `timers`: the content of timercheck."""
+    """Tables that wait for `log_end`. `timers`: the content of timercheck."""
 
     log_end: int
     style: Style

@@ -32,7 +32,8 @@ def topics(*names: str, state: str = '"stateVersion":0,') -> bytes:
 def groups(*names: str) -> bytes:
     """The answer to 201."""
     entries = ",".join(f'"{name}":{{"groupName":"{name}","retryMaxTimes":16}}' for name in names)
-    return f'{{"dataVersion":{{"counter":1,"stateVersion":0}},"forbiddenTable":{{}},"subscriptionGroupTable":{{{entries}}}}}'.encode()
+    version = '"dataVersion":{"counter":1,"stateVersion":0}'
+    return f'{{{version},"forbiddenTable":{{}},"subscriptionGroupTable":{{{entries}}}}}'.encode()
 
 
 def offsets(**by_group: Mapping[int, int]) -> bytes:
@@ -42,7 +43,8 @@ def offsets(**by_group: Mapping[int, int]) -> bytes:
         for group, row in by_group.items()
     )
     topics_of = ",".join(f'"{group}":["Orders"]' for group in by_group)
-    return f'{{"dataVersion":{{"counter":9,"stateVersion":0}},"groupTopicMap":{{{topics_of}}},"offsetTable":{{{rows}}}}}'.encode()
+    version = '"dataVersion":{"counter":9,"stateVersion":0}'
+    return f'{{{version},"groupTopicMap":{{{topics_of}}},"offsetTable":{{{rows}}}}}'.encode()
 
 
 def check_point(read_ms: int, flushed: int, queue_offset: int, master_queue_offset: int) -> bytes:
@@ -52,8 +54,8 @@ def check_point(read_ms: int, flushed: int, queue_offset: int, master_queue_offs
 
 @dataclass
 class FakeMaster:
-    """See `replica.metadata.Master`. `refused`: code -> the code and remark of the answer. `steps` are called one after
-    the other, each before the next question is answered: what happens at the master meanwhile.
+    """See `replica.metadata.Master`. `refused`: code -> the code and remark of the answer.
+    `lost`: codes whose answers are lost.
     """
 
     bodies: Tables = field(default_factory=dict)
@@ -92,7 +94,10 @@ def master_of_5() -> FakeMaster:
             DELAYS: b'{"dataVersion":{"counter":3,"stateVersion":0},"offsetTable":{3:2,4:1}}',
             CHECK_POINT: check_point(1_700_000_000_000, 4096, 11, 12),
             METRICS: b'{"dataVersion":{"counter":3},"timingCount":{"Orders":{"count":2,"timeStamp":5}}}',
-            MODES: b'{"messageRequestModeMap":{"Orders":{"billing":{"consumerGroup":"billing","mode":"POP","popShareQueueNum":0,"topic":"Orders"}}}}',
+            MODES: (
+                b'{"messageRequestModeMap":{"Orders":{"billing":{"consumerGroup":"billing","mode":"POP",'
+                b'"popShareQueueNum":0,"topic":"Orders"}}}}'
+            ),
         },
         end=1000,
     )

@@ -82,7 +82,8 @@ class HAMaster:
                         return
                 else:
                     torn = self._read(connection, torn, reports, HEARTBEAT_S)
-                    if position >= self.store.log_range()[1]:
+                    start, end = self.store.log_range()
+                    if not start <= position < end:  # also below its start, for ever
                         self._send(connection, struct.pack(">qi", position, 0), position)
                 if torn is not None:
                     torn = self._read(connection, torn, reports, 0)

@@ -8,6 +8,7 @@ never lost: the files of the store have them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -76,6 +77,15 @@ class Settings:
         if _DELAYS not in self.known and not config.tells_delays():
             config = replace(config, message_delay_level="")  # the messages tell them
         return StoreFile(self.identity or str(uuid.uuid4()), config)
+
+
+def refuse_replica(root: Path) -> None:
+    """Raise ReadOnlyError if the store says that it is a replica; one that says nothing is refused by `find_settings`.
+    """
+    with contextlib.suppress(CorruptConfigError, StoreFailedError, NotAStoreError):
+        known = StoreFile.load(root)
+        if known is not None:
+            refuse_repair(root, True, known.replica)
 
 
 def find_settings(root: Path, given: Given) -> Settings | None:
