@@ -172,7 +172,8 @@ def test_what_a_first_report_of_0_and_of_1_gives(
         with HAConnection(settings.ha_address, ClusterSettings(name_servers=("x:1",)), report, lambda: 1) as connection:
             offset, data = next(piece for _ in range(100) for piece in connection.transfers(1.0))
             assert offset == begin
-            with (cluster.broker().directory / f"store/commitlog/{begin - begin % SEGMENT_BYTES:020d}").open("rb") as log:
+            segment = cluster.broker().directory / f"store/commitlog/{begin - begin % SEGMENT_BYTES:020d}"
+            with segment.open("rb") as log:
                 log.seek(begin % SEGMENT_BYTES)
                 assert log.read(len(data)) == data
                 log.seek(0)

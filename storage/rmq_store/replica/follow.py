@@ -48,8 +48,8 @@ RECONNECTS: Final = Backoff(first_ms=500, max_ms=10_000, factor=2.0, jitter=0.2)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a replica. `end`: of its visible log. `master_end`: of the master's log, as last known. `messages` and
-    `received_bytes`: since this process has begun to follow. `behind_ms`: the age of the newest message while the
+    """The state of a replica. `end`: of its visible log. `master_end`: of the master's log, as last known. `messages`
+    and `received_bytes`: since this process has begun to follow. `behind_ms`: the age of the newest message while the
     master has more, by this machine's clock; else 0. `is_connected`: to the master's HA port.
     """
 

@@ -1,4 +1,4 @@
-"""One connection to the HA port of a master: what a slave says on it, and the bytes that come (DefaultHAClient.java)."""
+"""One connection to the HA port of a master: the reports of a slave, and the bytes that come (DefaultHAClient)."""
 
 from __future__ import annotations
 

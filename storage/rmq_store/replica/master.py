@@ -1,4 +1,4 @@
-"""The questions of a replica to its master, by remoting: where its HA port is, how far its log goes, and how its files are cut.
+"""The questions of a replica to its master, by remoting: its HA port, the ends of its log, and how its files are cut.
 
     906    the address of its HA port, as slaves dial it; brokers of 4.x do not know the question
     26     brokerIP2 and haListenPort, where 906 does not tell; sizes of files; messageDelayLevel; its id

@@ -74,6 +74,7 @@ def _follow_options(command: F) -> F:
 @_follow_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def follow(address: str | None, **given: Any) -> None:
+    """Follow a broker whose address is given."""
     if not address:
         raise UsageError("which broker? Name the cluster, as rmq://ns1:9876, and --broker; or give --master HOST:PORT")
     from rmq_store.remoting.transport.settings import ClusterSettings
@@ -85,6 +86,7 @@ def follow(address: str | None, **given: Any) -> None:
 @cluster_options()
 @_follow_options
 def follow_cluster(target: ClusterTarget, address: str | None, broker: str | None, **given: Any) -> None:
+    """Follow a broker of a cluster, by its name or its address."""
     if not address and not broker:
         with target.open() as cluster:
             names = cluster.broker_names()
