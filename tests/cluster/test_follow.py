@@ -103,7 +103,7 @@ def same_queues(own: Path, other: Path) -> int:
 
 def write_all_kinds(cluster: RocketmqCluster, topic: str, rounds: int) -> None:
     """Java's client and ours send: single messages, batches, compressed and delayed ones, and halves."""
-    config = ProducerConfig(compress_msg_body_over_howmuch=1000)
+    config = ProducerConfig(compress_msg_body_over_howmuch=1000, send_msg_timeout=30_000)
     with (
         Witness(cluster) as java,
         Producer("p", f"rmq://{cluster.name_server}", config) as producer,
@@ -172,7 +172,8 @@ def test_what_a_first_report_of_0_and_of_1_gives(
         with HAConnection(settings.ha_address, ClusterSettings(name_servers=("x:1",)), report, lambda: 1) as connection:
             offset, data = next(piece for _ in range(100) for piece in connection.transfers(1.0))
             assert offset == begin
-            with (cluster.broker().directory / f"store/commitlog/{begin - begin % SEGMENT_BYTES:020d}").open("rb") as log:
+            segment = cluster.broker().directory / f"store/commitlog/{begin - begin % SEGMENT_BYTES:020d}"
+            with segment.open("rb") as log:
                 log.seek(begin % SEGMENT_BYTES)
                 assert log.read(len(data)) == data
                 log.seek(0)

@@ -1,4 +1,4 @@
-"""What makes a directory a replica of a broker's log, and which process may write to it.
+"""The role of a replica of a broker's log: how a directory gets it, and which process may write there.
 
 A replica says so in store.json, which then has format 2: releases that know nothing of replicas refuse it. Its one
 writer is the process that feeds it (`rmq follow`), and that process holds a lock of its own:
@@ -30,9 +30,9 @@ _SINCE_DIGITS: Final = 20
 class ReplicaRole:
     """The master that a replica follows, and how the replica began.
 
-    `cluster` and `broker`: the names of the master. `name_server`: where its address is asked for, "" if the two
-    addresses were given. `address` and `ha_address`: host:port, as they were when the replica was made. `start`: how it began, `earliest` or
-    `newest-segment`. `first_offset`: where its log began in the log of the master.
+    `cluster` and `broker`: the names of the master. `name_server`: where its address is asked for, "" if addresses were
+    given. `address` and `ha_address`: host:port, as they were when the replica was made. `start`: how it began,
+    `earliest` or `newest-segment`. `first_offset`: where its log began in the log of the master.
     """
 
     cluster: str

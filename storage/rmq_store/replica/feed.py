@@ -42,8 +42,9 @@ _MESSAGE_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 class Feed:
     """Feeds the log of one replica that this process has open for writing, from `start` on, for one connection.
 
-    While it `holds_back`, its thread must do nothing else that takes the append lock. What lies below the replica's end is compared with what it has. `master` names the master in errors. After any
-    error, and at the end of the connection, `abort` must be called.
+    While it `holds_back`, its thread must do nothing else that takes the append lock. Bytes below the replica's end are
+    compared with its own. `master` names the master in errors. After any error, and at the end of the connection,
+    `abort` must be called.
     """
 
     def __init__(self, log: CommitLog, start: int, master: str) -> None:
@@ -262,4 +263,4 @@ class Feed:
 
 
 class _Aborted(Exception):
-    """What ends the steps that are taken back."""
+    """Ends the steps that are taken back."""

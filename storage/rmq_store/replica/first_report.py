@@ -6,8 +6,8 @@ first report, which is repeated and never grows, lies at the start of a record b
 
     of a process that has run for SETTLED_MS    the end that its log had so long ago
     of one that has just started                a record stored SETTLED_MS before the newest one, by the master's clock
-    without such a record                       the start of the log, if the master has nothing below it; or nobody waits
-                                                there, as it is 0. Else none yet: the process waits for the first case
+    without such a record                       the start of the log, if that is 0 or the master has nothing below it;
+                                                otherwise none yet: the process waits for the first case
 
 From there on the master sends again what the replica has: so the overlap is compared on each connection.
 """

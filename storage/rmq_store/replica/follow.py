@@ -4,7 +4,7 @@
     connect    report where to begin (`first_report`), compare the overlap, feed what is new
     chores     every METADATA_S: topics, groups and offsets of the master, and how far it is ahead
 
-A connection that ends is made again, ever more rarely. What the replica has is not changed by an error.
+A connection that ends is made again, ever more rarely. No error changes what the replica has.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ RECONNECTS: Final = Backoff(first_ms=500, max_ms=10_000, factor=2.0, jitter=0.2)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a replica is. `end`: of its visible log. `master_end`: of the master's log, as last known. `messages` and
-    `received_bytes`: since this process has begun to follow. `behind_ms`: the age of the newest message while the
+    """The state of a replica. `end`: of its visible log. `master_end`: of the master's log, as last known. `messages`
+    and `received_bytes`: since this process has begun to follow. `behind_ms`: the age of the newest message while the
     master has more, by this machine's clock; else 0. `is_connected`: to the master's HA port.
     """
 
@@ -82,7 +82,7 @@ class Follower:
         *,
         start: Start = "earliest",
         as_slave: bool = False,
-        tell: Callable[[Progress], None] = lambda progress: None,
+        tell: Callable[[Progress], None] | None = None,
         should_stop: Callable[[float], bool],
     ) -> None:
         self._root = root.absolute()
@@ -164,7 +164,7 @@ class Follower:
             return self._receive(connection, settings, begin or FROM_START)
 
     def _begin(self, ends: LogEnds) -> int | None:
-        """Where the master is to begin; waits until there is such an offset. None: the process is to end."""
+        """The offset where the master is to begin; waits until there is such an offset. None: the process is to end."""
         log = self._opened()._log
         while (found := overlap_start(log, self._settled.end, ends.start)) is None:
             self._settled.note(log.writing_page.appended_end)
@@ -348,5 +348,5 @@ class Follower:
             known.start, end, master_end, known.messages + messages, known.received_bytes + received, behind_ms,
             is_connected,
         )  # fmt: skip
-        if not received:
+        if not received and self._tell is not None:
             self._tell(self.progress)

@@ -1,4 +1,4 @@
-"""One connection to the HA port of a master: what a slave says on it, and the bytes that come (DefaultHAClient.java)."""
+"""One connection to the HA port of a master: the reports of a slave, and the bytes that come (DefaultHAClient)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class HAConnection:
         yield from self._parser.pieces(self._buffer[:count])
 
     def _send(self) -> None:
-        """What is left of a report: half of one would shift all that follow."""
+        """Send the rest of a report: half of one would shift all that follow."""
         if not self._unsent:
             return
         try:

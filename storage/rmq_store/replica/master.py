@@ -1,4 +1,4 @@
-"""What a replica asks its master by remoting: where its HA port is, how far its log goes, and how its files are cut.
+"""The questions of a replica to its master, by remoting: its HA port, the ends of its log, and how its files are cut.
 
     906    the address of its HA port, as slaves dial it; brokers of 4.x do not know the question
     26     brokerIP2 and haListenPort, where 906 does not tell; sizes of files; messageDelayLevel; its id
@@ -32,7 +32,7 @@ from rmq_store.remoting.questions.brokers import (
 )
 from rmq_store.remoting.transport.settings import ClusterSettings, parse_address
 
-# What decides the form of the files, and when delayed messages are due: a replica has its master's.
+# They decide the form of the files, and when delayed messages are due: a replica has its master's.
 _TAKEN: Final = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable",
     "messageDelayLevel",
@@ -52,7 +52,7 @@ class LogEnds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """What 26 tells of a master: its names, its HA address, and the settings of a replica of it."""
+    """A master's answer to 26: its names, its HA address, and the settings of a replica of it."""
 
     cluster: str
     broker: str

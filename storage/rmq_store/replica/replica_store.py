@@ -18,7 +18,7 @@ from rmq_store.log.replica_role import Feeder, ReplicaRole
 
 
 def known_role(root: Path) -> ReplicaRole | None:
-    """What the directory is a replica of; None: no store is there yet.
+    """The role of the directory; None: no store is there yet.
 
     Raises:
         UsageError: a store of its own.

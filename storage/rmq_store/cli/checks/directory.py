@@ -41,7 +41,8 @@ def checks(root: Path) -> list[Finding]:
     if there.status == FAIL and not (root / "commitlog").is_dir():
         return [there, *(finding for finding in of_kind if finding.status == FAIL)]
     return [
-        there, *of_kind, *replica(root), contents(root), tables(root), owner(root), links(root), file_system(root), disk(root),
+        there, *of_kind, *replica(root), contents(root), tables(root), owner(root), links(root), file_system(root),
+        disk(root),
         clock(root), writers(root), clean_stop(root), flushes(root), accepted_damage(root), delay_levels(root),
         leftovers(root),
     ]  # fmt: skip

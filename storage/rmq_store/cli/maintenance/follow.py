@@ -74,6 +74,7 @@ def _follow_options(command: F) -> F:
 @_follow_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def follow(address: str | None, **given: Any) -> None:
+    """Follow a broker whose address is given."""
     if not address:
         raise UsageError("which broker? Name the cluster, as rmq://ns1:9876, and --broker; or give --master HOST:PORT")
     from rmq_store.remoting.transport.settings import ClusterSettings
@@ -85,6 +86,7 @@ def follow(address: str | None, **given: Any) -> None:
 @cluster_options()
 @_follow_options
 def follow_cluster(target: ClusterTarget, address: str | None, broker: str | None, **given: Any) -> None:
+    """Follow a broker of a cluster, by its name or its address."""
     if not address and not broker:
         with target.open() as cluster:
             names = cluster.broker_names()
@@ -117,9 +119,8 @@ def _follow(
         Master(settings, broker=name, address=address or "", ha_address=ha_address) as master,
     ):
         follower = Follower(
-            replica, master, start=start, as_slave=as_slave, tell=tell or (lambda progress: None),
-            should_stop=stop.wait,
-        )  # fmt: skip
+            replica, master, start=start, as_slave=as_slave, tell=tell, should_stop=stop.wait
+        )
         aside = follower.resync() if resync else None
         if aside is not None:
             click.echo(printable(f"rmq: the replica that was there is {aside} now"), err=True)

@@ -58,14 +58,25 @@ def counting_bar(name: str) -> Iterator[Callable[[int, int], None] | None]:
 class Behind(Protocol):
     """How far a copy of something that grows has come (`rmq_store.replica.follow.Progress`)."""
 
-    messages: int
-    received_bytes: int
-    behind_ms: int
-    is_connected: bool
+    @property
+    def messages(self) -> int:
+        """How many were copied."""
+
+    @property
+    def received_bytes(self) -> int:
+        """How many came."""
 
     @property
     def behind_bytes(self) -> int:
-        """What is not copied yet."""
+        """How many are not copied yet."""
+
+    @property
+    def behind_ms(self) -> int:
+        """The age of the newest message that was copied, while there are more."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether more can come."""
 
 
 @contextmanager

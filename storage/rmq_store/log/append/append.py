@@ -261,7 +261,7 @@ class AppendSteps:
         return self
 
     def extend(self, end: int) -> None:
-        """Move the end of the append. What is taken back must lie below it, so it grows before anything is put there,
+        """Move the end of the append. The undo takes back what lies below it. So it grows before anything is put there,
         and shrinks only to where nothing was put behind.
         """
         self._end = self._log.writing_page.intent_end = end

@@ -212,14 +212,14 @@ class GetBrokerRuntimeInfoRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeHAInfoRequestHeader(RequestHeader):
-    """Where a master of 5.x has its HA port. With fields, which are left out here, it would tell a slave its master."""
+    """The question to a master of 5.x where its HA port is. With fields, it would tell a slave its master."""
 
     code = RequestCode.EXCHANGE_BROKER_HA_INFO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeHAInfoResponseHeader(ResponseHeader):
-    """What a master says of itself; a slave leaves it out."""
+    """The addresses of a master; a slave leaves them out."""
 
     master_ha_address: str | None = None
     master_address: str | None = None

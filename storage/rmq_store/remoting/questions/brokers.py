@@ -54,7 +54,7 @@ def read_broker_config(answer: Given, broker_name: str) -> dict[str, str]:
 
 
 def ask_ha_address() -> RemotingCommand:
-    """Where a master has its HA port (906). Brokers of 4.x do not know the question."""
+    """Ask where a master has its HA port (906). Brokers of 4.x do not know the question."""
     return request(ExchangeHAInfoRequestHeader())
 
 
