@@ -46,6 +46,11 @@ LAYERS: Final[dict[str, set[str]]] = {
         "errors", "backoff", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds",
         "remoting",
     },
+    # A broker's log as a local store, which one process feeds. Nothing of the clients.
+    "replica": {
+        "errors", "backoff", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds",
+        "remoting",
+    },
     # The store's processors behind sockets. Nothing of the clients.
     "server": {
         "errors", "backoff", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds",

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from rmq_store.errors import KafkaUnavailableError as KafkaUnavailableError
     from rmq_store.errors import LeaseHeldError as LeaseHeldError
     from rmq_store.errors import MarkerError as MarkerError
+    from rmq_store.errors import MasterTransferError as MasterTransferError
     from rmq_store.errors import MirrorConflictError as MirrorConflictError
     from rmq_store.errors import MirrorLettersError as MirrorLettersError
     from rmq_store.errors import MirrorSourceError as MirrorSourceError
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from rmq_store.errors import ReadOnlyError as ReadOnlyError
     from rmq_store.errors import RecordRefusedError as RecordRefusedError
     from rmq_store.errors import RecordTooLargeError as RecordTooLargeError
+    from rmq_store.errors import ReplicaDivergedError as ReplicaDivergedError
     from rmq_store.errors import ResponseError as ResponseError
     from rmq_store.errors import SchemaMismatchError as SchemaMismatchError
     from rmq_store.errors import StagingError as StagingError
@@ -150,9 +152,10 @@ _HOMES = {
     "errors": (
         "CorruptBatchError CorruptConfigError CorruptIndexError CorruptQueueError CorruptRecordError "
         "CorruptionError DataLossError GroupInUseError HandlerTransactionError InvalidReceiptHandleError "
-        "KafkaOffsetError KafkaRefusedError KafkaUnavailableError LeaseHeldError MarkerError MirrorConflictError "
-        "MirrorLettersError MirrorSourceError MirrorTargetError NoMessageIdError NotAStoreError "
-        "OffsetOutOfRangeError ReadOnlyError RecordRefusedError RecordTooLargeError ResponseError "
+        "KafkaOffsetError KafkaRefusedError KafkaUnavailableError LeaseHeldError MarkerError "
+        "MasterTransferError MirrorConflictError MirrorLettersError MirrorSourceError MirrorTargetError "
+        "NoMessageIdError NotAStoreError OffsetOutOfRangeError ReadOnlyError RecordRefusedError "
+        "RecordTooLargeError ReplicaDivergedError ResponseError "
         "SchemaMismatchError StagingError StoreError StoreFailedError StoreFullError StoreKindError "
         "StoreLockedError StoreReplacedError TopicKindError UnknownTopicError UsageError"
     ),

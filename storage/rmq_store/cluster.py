@@ -26,6 +26,7 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.pull_answers import PullAnswer
+from rmq_store.remoting.admin.one_broker import OneBroker
 from rmq_store.remoting.admin.required_brokers import (
     brokers_away,
     parse_broker_names,
@@ -92,6 +93,7 @@ __all__ = [
     "LogFigure",
     "MQBrokerError",
     "MessageQueue",
+    "OneBroker",
     "PipelineSettings",
     "Probes",
     "PullAnswer",

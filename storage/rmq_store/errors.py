@@ -25,6 +25,8 @@
     │   └── CorruptConfigError  a JSON, checkpoint or side file
     ├── StagingError            a staged file is missing or not what its task wrote; rerun the batch
     ├── DataLossError           a planned range is gone: retention, or another store             .ranges
+    ├── ReplicaDivergedError    a replica does not continue its master's log    .replica_range .master_range
+    ├── MasterTransferError     what a master sends over its HA port is no log, or not the next part of it
     ├── OffsetOutOfRangeError   the offset is not in the queue             .requested .minimum .maximum
     ├── KafkaUnavailableError   Kafka does not answer in time; retry
     ├── KafkaRefusedError       Kafka refuses: rights, a setting, a group with members           .topics
@@ -236,6 +238,21 @@ class DataLossError(StoreError):
     def __init__(self, message: str, ranges: list[tuple[str, int, int, int]]) -> None:
         super().__init__(message)
         self.ranges = ranges
+
+
+class ReplicaDivergedError(StoreError):
+    """A replica and its master do not have one log: the master is shorter, has other bytes at the same offset, or has
+    deleted what comes next. Nothing was changed. `replica_range` and `master_range`: which bytes each has, half open.
+    """
+
+    def __init__(self, message: str, replica_range: tuple[int, int], master_range: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.replica_range = replica_range
+        self.master_range = master_range
+
+
+class MasterTransferError(StoreError):
+    """A master sent bytes over its HA port that are no transfer, or no records of a log. Nothing of them counts."""
 
 
 class OffsetOutOfRangeError(StoreError):

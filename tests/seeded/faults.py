@@ -51,6 +51,49 @@ FAULTS: Final = (
         "            status = SendStatus.SEND_OK\n",
         f"{_S}/log/append/test_group_commit.py::test_sync_flush_timeout_is_how_long_a_send_waits_for_the_disk",
     ),
+    # -- replicas
+    Fault(
+        "The process that feeds a replica is killed while it writes tables.", f"{_E}/replica/metadata.py",
+        "        if waiting is None or log_end < waiting.log_end:\n",
+        "        if waiting is None:\n",
+        f"{_S}/replica/test_metadata.py::test_offsets_wait_until_the_log_has_reached_the_end_that_the_master_had",
+    ),
+    Fault(
+        "A group has committed offsets that a replica has not reached.", f"{_K}/read/starting_offsets.py",
+        "        if not isinstance(ranges[queue], UnsureRange)\n",
+        "",
+        f"{_C}/read/test_replica_stream.py::test_committed_offsets_that_are_ahead_of_the_replica_are_waited_for",
+    ),
+    Fault(
+        "A replica deletes an old segment with the newest commit", f"{_E}/broker/store/retention_plan.py",
+        "    if not units:\n",
+        "    if True:\n",
+        f"{_S}/replica/test_replica_retention.py::test_a_segment_with_the_newest_unit_stays_until_the_master_has_written_it_again",
+    ),
+    Fault(
+        "Somebody else opens a replica for writing.", f"{_E}/log/replica_role.py",
+        "    if role is None or (feeder is not None and feeder.feeds(root)):\n",
+        "    if True:\n",
+        f"{_S}/log/test_replica_role.py::test_every_writer_but_its_feeder_is_refused_and_nothing_is_written",
+    ),
+    Fault(
+        "The broker's log is shorter than the replica", f"{_E}/replica/follow.py",
+        "        if ends.end < end:\n",
+        "        if False:\n",
+        f"{_S}/replica/test_follow.py::test_a_master_with_a_shorter_log_is_refused_with_the_ranges",
+    ),
+    Fault(
+        "A producer of a SYNC_MASTER waits while a replica is connected.", f"{_E}/replica/follow.py",
+        "            self._durable_end if self._as_slave else lambda: begin, prompt=self._as_slave,\n",
+        "            self._durable_end, prompt=True,\n",
+        f"{_S}/replica/test_follow.py::test_a_tap_never_reports_what_a_producer_may_wait_for",
+    ),
+    Fault(
+        "The process that feeds a replica is killed, or the power is cut.", f"{_E}/replica/feed.py",
+        "                self._queues.put(piece, columns)\n",
+        "                pass\n",
+        f"{_S}/replica/test_feed.py::test_a_replica_has_the_log_the_queues_and_the_index_of_its_master",
+    ),
     # -- transactions
     Fault(
         "A transaction is ended twice", f"{_E}/broker/transactions/transactions.py",
@@ -567,7 +610,7 @@ FAULTS: Final = (
     ),
     Fault(
         "Retention deleted the segment with the marker.", f"{_E}/broker/store/retention.py",
-        "            units = self._markers.carry(end, expired_ms)\n",
+        "            units = 0 if self._is_replica else self._markers.carry(end, expired_ms)\n",
         "            units = 0\n",
         f"{_S}/broker/store/test_retention_units.py::test_the_newest_marker_of_each_key_survives_its_segment_again_and_again",
     ),

@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from pyspark_rmq.access.cluster_location import ClusterLocation
+from pyspark_rmq.access.cluster_pool import give_back, take
 from pyspark_rmq.access.queue_source import QueueSource
 from pyspark_rmq.access.spark_worker import spare_modules
 from pyspark_rmq.access.store_pool import DirectoryIdentity, pooled
+from pyspark_rmq.options.cluster_options import ClusterOptions
 from pyspark_rmq.options.option_table import FAIL
 from pyspark_rmq.options.options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_rmq.access.replica_reader import ReplicaReader
     from pyspark_rmq.access.store_reader import StoreReader
     from rmq_store import Loss, StoreConfig
 
@@ -110,13 +113,14 @@ class LossReport(Protocol):
 @dataclass(frozen=True, slots=True)
 class StoreDirectory:
     """The `StoreLocation` of a store in a directory of this host: `path` is its root. The other fields are the options
-    brokerName, storePathCommitLog and enableLmq.
+    brokerName, storePathCommitLog and enableLmq. `group_at`: of a replica, the cluster that has the groups.
     """
 
     path: str
     broker_name: str | None = None
     commit_log_paths: str = ""
     enable_lmq: bool | None = None
+    group_at: ClusterOptions | None = None
     index_is_exact: ClassVar[bool] = True
     queues_turn_up_late: ClassVar[bool] = False
 
@@ -146,17 +150,41 @@ class StoreDirectory:
         )
 
     def open_to_commit(self, group: str) -> StoreReader:
-        """As `StoreLocation.open_to_commit`."""
+        """As `StoreLocation.open_to_commit`. Of a replica raises as `ReplicaReader.keep_group_at`, too."""
         from pyspark_rmq.access.store_reader import StoreReader
         from rmq_store import ReadOnlyError
 
+        if self.group_at is not None:
+            return self._open_replica(self.group_at)
         path = Path(self.path)
         if path.exists() and not os.access(path, os.W_OK):
             raise ReadOnlyError(
                 f"{path} cannot be written, so group {group!r} cannot commit its offsets there; "
                 "set commitOffsets=false to read without committing"
             )
-        return StoreReader.open(path, config=self._config(), broker_name=self.broker_name)
+        try:
+            return StoreReader.open(path, config=self._config(), broker_name=self.broker_name)
+        except ReadOnlyError as error:
+            with self.open_to_read() as store:
+                role = store.replica
+            if role is None:
+                raise
+            raise ReadOnlyError(
+                f"{path} is a replica of broker {role.broker!r}: leases and offsets of group {group!r} are at that "
+                "broker. Name its name servers in the option nameServer, beside path; or set commitOffsets=false to "
+                "read without committing"
+            ) from error
+
+    def _open_replica(self, options: ClusterOptions) -> ReplicaReader:
+        from pyspark_rmq.access.replica_reader import ReplicaReader
+
+        reader = ReplicaReader.open(self.path, read_only=True, broker_name=self.broker_name)
+        try:
+            reader.keep_group_at(take(options), lambda: give_back(options))
+        except BaseException:
+            reader.close()
+            raise
+        return reader
 
     def _config(self) -> StoreConfig | None:
         if self.enable_lmq is None:
@@ -217,6 +245,8 @@ class StoreDirectory:
 
     def is_consuming(self, group: str) -> bool:
         """As `StoreLocation.is_consuming`."""
+        if self.group_at is not None:
+            return ClusterLocation(self.group_at).is_consuming(group)
         from rmq_store import live_leases
 
         return bool(live_leases(self.path, group))
@@ -226,4 +256,6 @@ def location_of(options: SourceOptions) -> StoreLocation:
     """The location that the options of a read name."""
     if options.cluster is not None:
         return ClusterLocation(options.cluster, options.sql92, goes_on=options.on_broker_away != FAIL)
-    return StoreDirectory(options.path, options.broker_name, options.commit_log_paths, options.enable_lmq)
+    return StoreDirectory(
+        options.path, options.broker_name, options.commit_log_paths, options.enable_lmq, options.group_at
+    )

@@ -15,6 +15,12 @@ from pyspark_rmq.position.position import refuse
 
 NAME_SERVER: Final = "nameServer"
 
+CONNECTION: Final = frozenset((
+    NAME_SERVER, "addressMap", "accessKey", "secretKey", "securityToken", "tls", "tlsCaFile", "tlsCertFile",
+    "tlsKeyFile", "tlsVerify", "tlsServerName",
+))  # fmt: skip
+"""The options of the way to the brokers, whatever is asked for there."""
+
 # Options that need another one beside them.
 _NEEDS: Final[Mapping[str, str]] = {
     "accessKey": "secretKey",

@@ -216,7 +216,8 @@ _CLUSTER = (
         "none",
         "Name servers of a cluster of brokers (4.9.x, 5.x), in place of `path`: `ns1:9876;ns2:9876`, or the "
         "`http://host/path` of an address server (`http://host:port` is a name server). Each task talks to the brokers "
-        "itself.",
+        "itself. Beside the `path` of a replica it says where the `group` of a stream is "
+        "([replica.md](replica.md#a-stream-with-a-group)).",
         "only",
     ),
     Option(

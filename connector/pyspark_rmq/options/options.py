@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyspark_rmq.options.cluster_options import (
+    CONNECTION,
     NAME_SERVER,
     ClusterOptions,
     ClusterSinkOptions,
@@ -118,6 +119,8 @@ class SourceOptions:
     min_partitions: int | None = None
     limits: Limits = field(default_factory=Limits)
     cluster: ClusterOptions | None = None
+    group_at: ClusterOptions | None = None
+    """Of a stream on a replica: the cluster that has the group."""
     required_brokers: tuple[str, ...] = ()
     skip_older: bool = True
     """Of queues that a stream of a cluster did not see at its start: onLateQueue."""
@@ -233,7 +236,8 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         refuse("option onCorruption=skip leaves messages out: it needs failOnDataLoss=false")
     return SourceOptions(
         path=values.get("path", ""),
-        cluster=cluster_options(values) if NAME_SERVER in values else None,
+        cluster=cluster_options(values) if NAME_SERVER in values and "path" not in values else None,
+        group_at=cluster_options(values) if NAME_SERVER in values and "path" in values else None,
         subscription=_subscription(values, use),
         broker_name=values.get("brokerName"),
         commit_log_paths=values.get("storePathCommitLog", ""),
@@ -330,11 +334,25 @@ def _parse(options: Mapping[str, str], use: Use) -> dict[str, Any]:
         if use not in option.uses:
             refuse(f"option {option.name} is not possible for a {use}, only for a {_or(option.uses)}")
         values[option.name] = option.parse(text, option.name)
-    if NAME_SERVER in values:
-        _check_with_cluster(values)
-    else:
+    if NAME_SERVER not in values:
         _check_with_store(values)
+    elif "path" in values and use == "stream read" and "group" in values:
+        _check_with_replica(values)
+    else:
+        _check_with_cluster(values)
     return values
+
+
+def _check_with_replica(values: Mapping[str, Any]) -> None:
+    """Refuse what a stream with a group on a replica cannot have: messages are in a store, the group is at brokers."""
+    if not values.get("commitOffsets", True):
+        refuse(f"option {NAME_SERVER} beside path is for a group that commits; leave it out with commitOffsets=false")
+    for name in values:
+        if name in ("storePathCommitLog", "enableLmq"):
+            refuse(f"option {name} is not possible with path and {NAME_SERVER}: the store is a replica")
+        if _BY_NAME[name.lower()].cluster == "only" and name not in CONNECTION:
+            refuse(f"option {name} is not possible with path and {NAME_SERVER}: the messages are read from the store")
+    _check_with_store({name: value for name, value in values.items() if name not in CONNECTION})
 
 
 def _check_with_cluster(values: Mapping[str, Any]) -> None:

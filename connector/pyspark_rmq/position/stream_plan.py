@@ -70,8 +70,10 @@ class StreamPlan:
         return {queue: self.ranges[queue] for queue in self.available if queue not in self.begin.next}
 
     def starting(self, offsets: QueueOffsets) -> StreamPlan:
-        """The plan in which each of `new_queues` starts at its offset."""
-        return replace(self, began={**self.began, **offsets})
+        """The plan in which each of `new_queues` starts at its offset, and ends there if that is behind an unsure end.
+        """
+        available = {queue: max(self.available[queue], offset) for queue, offset in offsets.items()}
+        return replace(self, began={**self.began, **offsets}, available={**self.available, **available})
 
     @property
     def start(self) -> dict[Queue, int]:

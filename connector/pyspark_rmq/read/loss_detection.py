@@ -85,6 +85,17 @@ def check_identity(store: QueueSource, position: StreamPosition) -> None:
         )
 
 
+def check_side(store: QueueSource, queues: Collection[Queue]) -> None:
+    """Raise `UsageError` if queues of a position are those of brokers, and a store is read, or the other way round."""
+    are_at_brokers = isinstance(store, Brokers)
+    if any((broker_of(queue.queue_id) is not None) != are_at_brokers for queue in queues):
+        ours, theirs = ("brokers", "a store") if are_at_brokers else ("a store", "brokers")
+        refuse(
+            f"the checkpoint has positions in queues of {theirs}, and the query reads from {ours}: a checkpoint does "
+            "not move between path and nameServer. A new checkpoint begins where its group stands (option group)"
+        )
+
+
 def has_all(store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
     """True if no queue ends before the position, and the newest message that was read is still there. Then all earlier
     ones are there, because a store loses its end first. Each broker of a cluster has a newest message of its own.

@@ -19,7 +19,7 @@ from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.option_table import FAIL
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
-from pyspark_rmq.position.planning import Range
+from pyspark_rmq.position.planning import Range, UnsureRange
 from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, StreamPosition, describe, refuse
 from pyspark_rmq.position.queue_ids import QueueId, broker_of, named_in_full, quoted
 from pyspark_rmq.read import loss_report
@@ -413,12 +413,13 @@ def _committed(store: QueueSource, options: SourceOptions, ranges: Ranges) -> di
 def _ahead(options: SourceOptions, ranges: Ranges, committed: Mapping[Queue, int]) -> set[Queue]:
     """Report the queues whose committed offset is after their end, and return them if failOnDataLoss is off.
 
-    Such a store lost its tail, and the messages in it.
+    Such a store lost its tail, and the messages in it. An unsure end tells nothing: a replica gets them later.
     """
     gone = [
         (*queue, ranges[queue].max_offset, offset)
         for queue, offset in committed.items()
         if offset > ranges[queue].max_offset
+        if not isinstance(ranges[queue], UnsureRange)
     ]
     if gone:
         report_loss(

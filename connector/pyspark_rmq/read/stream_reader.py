@@ -336,7 +336,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _commit(self, store: QueueSource, position: StreamPosition) -> None:
         self._query_of(store, position)
-        ranges = self._poll(store, position.next)
+        ranges = planning.not_behind(self._poll(store, position.next), position.next)
         # The store may just have been replaced.
         back = self._history.check(store, position, ranges)
         self._complete(moved(position, back), ranges, held(store, position.next.keys() - ranges.keys()))
@@ -378,6 +378,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The view of the last `_poll` as long as neither the log nor the table of topics changed. None while the name
         servers of a stream that starts have just begun: nobody can tell of its topics.
         """
+        loss_detection.check_side(store, known or ())
         store.refresh()
         subscription = self._options.subscription
         if isinstance(store, Brokers):

@@ -25,7 +25,7 @@ from rmq_store.cli import mqadmin, plugin_loader
 from rmq_store.cli.cluster_care import doctor, metrics, trace
 from rmq_store.cli.dlq import dlq
 from rmq_store.cli.groups import groups, lag, offsets
-from rmq_store.cli.maintenance import backup, broker, init, namesrv, repair, retention, verify
+from rmq_store.cli.maintenance import backup, broker, follow, init, namesrv, repair, retention, verify
 from rmq_store.cli.messages import consume, delayed, read, send, tail, transactions
 from rmq_store.cli.mirror import mirror
 from rmq_store.cli.monitoring import top, topics
@@ -226,6 +226,7 @@ _CARE = [
     verify.verify,
     repair.repair,
     backup.backup,
+    follow.follow,
     retention.retention,
     broker.broker,
     namesrv.namesrv,

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import UsageError
 from rmq_store.files.locks.lock import OfdLock
+from rmq_store.log.replica_role import refuse_writer
 
 
 def server_lock(root: Path) -> OfdLock:
@@ -41,6 +43,8 @@ def open_alone(
         UsageError: another server serves the store; and what `Store.open` and `check_name` raise.
     """
     root = Path(path).absolute()
+    known = StoreFile.load(root)
+    refuse_writer(root, known.replica if known is not None else None)
     try:
         lock = server_lock(root)
     except FileNotFoundError:  # no store yet, or one that a broker made: the lock has no directory

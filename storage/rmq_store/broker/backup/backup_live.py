@@ -18,6 +18,7 @@ from rmq_store.broker.backup.backup_files import BackupReport, Progress, copy_tr
 from rmq_store.broker.backup.credential_files import is_credential
 from rmq_store.broker.metadata.store_log import log_of
 from rmq_store.broker.metadata.topics import topics_with_batch_queues
+from rmq_store.broker.store.open_store import OpenRequest, open_store
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, StoreLockedError
 from rmq_store.files import durable
@@ -32,6 +33,7 @@ from rmq_store.log.integrity.placeholder_entries import messages_in
 from rmq_store.log.integrity.walk_over_damage import bad_range
 from rmq_store.log.recovery.delivery_times import preserved_entries
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, log_is_ours
+from rmq_store.log.replica_role import Feeder
 from rmq_store.log.views.hash_index import EMPTY
 from rmq_store.log.views.views import QueueKey
 
@@ -84,14 +86,31 @@ class LiveBackup:
         finally:
             self._source.close()
             self._copy.close()
-        with Store.open(self._made):
-            pass  # the first opener finds everything in place; the last closer leaves a clean store
+        self._open_once()
         if not log_is_ours(self._source):
             raise StoreLockedError(f"{self._store.path}: a RocketMQ broker was started on the store meanwhile", None)
         return BackupReport(
             str(self._store.path), str(target), self._store.identity, start, end, self._records, end - start,
             tuple(sorted(self._left_out)),
         )  # fmt: skip
+
+    def _open_once(self) -> None:
+        """The first opener finds everything in place; the last closer leaves a clean store. The copy of a replica is
+        one too, and this process its feeder for this moment.
+        """
+        if self._store.replica is None:
+            Store.open(self._made).close()
+            return
+        feeder = Feeder(self._made)
+        feeder.take()
+        try:
+            request = OpenRequest(
+                self._made, read_only=False, create=False, config=None, clock=None, broker_name=None,
+                on_corruption="refuse", rebuild_views=False, commit_log_paths="", feeder=feeder,
+            )  # fmt: skip
+            open_store(request, Store).close()
+        finally:
+            feeder.close()
 
     def _copy_all(self) -> tuple[int, int]:
         root = self._store.path

@@ -123,6 +123,35 @@ class ConfigFile:
 
         self._alone(change)
 
+    def replace(self, table: Table, style: Style) -> bool:
+        """Write `table` as it is, in place of all that is there, also of what cannot be read; its `dataVersion` is not
+        counted up. False: the file has this text already, and was left alone. Durable on return.
+
+        Raises:
+            StoreLockedError, StoreReplacedError, StoreFullError, StoreFailedError: as `update`; nothing was changed.
+            UsageError: `table` has a key or a value that such a file cannot hold.
+        """
+        try:
+            text = dumps(table, style=style).encode()
+        except ConfigJsonError as error:
+            raise UsageError(f"{self.path}: {error}; nothing was changed") from error
+        if len(text) > SIZE_MAX:
+            raise StoreFullError(f"{self.path} would have {len(text)} bytes, and no more than {SIZE_MAX} can be read")
+        is_changed = False
+
+        def change() -> None:
+            nonlocal is_changed
+            try:
+                _, known, is_main = self._read()
+            except CorruptConfigError:
+                known, is_main = b"", False
+            is_changed = not is_main or known != text
+            if is_changed:
+                write_atomically(self.path, text, backup=self.backup if is_main else None)
+
+        self._alone(change)
+        return is_changed
+
     def start_anew(self, table: Table) -> None:
         """Write `table` in place of an unreadable one, and remove the backup, which is unreadable too. The caller has
         copies of both.

@@ -2,6 +2,8 @@
 
     {"format": 1, "identity": "<uuid>", "settings": {"mappedFileSizeCommitLog": 67108864, ...}}
 
+A replica (`rmq_store.log.replica_role`) has "format": 2 and {"replica": {...}} beside these.
+
 messageDelayLevel is missing if a broker wrote the store and no caller has given its levels
 (`rmq_store.log.recovery.delay_inference`).
 
@@ -13,13 +15,16 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
+from typing import Any
 
 from rmq_store.broker.metadata.store_config import OLD_NAMES, StoreConfig, parse_settings
 from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreFailedError, development_version
 from rmq_store.files import durable
 from rmq_store.lazy.dataclasses import dataclass
+from rmq_store.log.replica_role import ReplicaRole
 
 STORE_FORMAT = 1
+REPLICA_FORMAT = 2
 STORE_FILE_BYTES_MAX = 1 << 16
 
 
@@ -29,6 +34,7 @@ class StoreFile:
 
     identity: str
     config: StoreConfig
+    replica: ReplicaRole | None = None
 
     @classmethod
     def load(cls, root: Path) -> StoreFile | None:
@@ -62,10 +68,11 @@ class StoreFile:
             data = json.loads(raw)
             # First: of what a newer version writes, nothing but this has to be as we know it.
             version = data["format"]
-            if not isinstance(version, int) or version > STORE_FORMAT:
-                reason = f"written by a newer version (format {version}, we know {STORE_FORMAT})"
+            if not isinstance(version, int) or version > REPLICA_FORMAT:
+                reason = f"written by a newer version (format {version}, we know {REPLICA_FORMAT})"
                 raise NotAStoreError(str(root), reason)
             identity, settings = data["identity"], data["settings"]
+            replica = ReplicaRole.parse(data["replica"]) if version == REPLICA_FORMAT else None
             for old, name in OLD_NAMES.items():
                 if old in settings:
                     advice = f"write {name} instead, here and in store.json.bak"
@@ -74,7 +81,7 @@ class StoreFile:
             raise CorruptConfigError(str(path), 0, f"not a description of a store: {error}") from error
         try:
             config = StoreConfig(**{"message_delay_level": "", **parse_settings(settings, str(path))})
-            return cls(str(uuid.UUID(identity)), config)
+            return cls(str(uuid.UUID(identity)), config, replica)
         except (ValueError, AttributeError, TypeError) as error:
             raise CorruptConfigError(str(path), 0, str(error)) from error
 
@@ -102,7 +109,10 @@ class StoreFile:
         settings = self.config.broker_conf()
         if not self.config.message_delay_level:
             del settings["messageDelayLevel"]  # a guess would be taken for what somebody told
-        content = {"format": STORE_FORMAT, "identity": self.identity, "settings": settings}
+        version = STORE_FORMAT if self.replica is None else REPLICA_FORMAT
+        content: dict[str, Any] = {"format": version, "identity": self.identity, "settings": settings}
+        if self.replica is not None:
+            content["replica"] = self.replica.content()
         return json.dumps(content, indent=1).encode() + b"\n"
 
 

@@ -32,7 +32,7 @@ from rmq_store.broker.repair.repair_files import (
 from rmq_store.broker.repair.repair_finding import Finding
 from rmq_store.broker.repair.repair_plan import Repair
 from rmq_store.broker.repair.repair_segments import find_segments, find_unreadable_segments, unreadable_places
-from rmq_store.broker.repair.repair_settings import Given, Settings, find_settings, find_store_file
+from rmq_store.broker.repair.repair_settings import Given, Settings, find_settings, find_store_file, refuse_replica
 from rmq_store.broker.repair.repair_stamps import refuse_changes, stamps_of
 from rmq_store.broker.repair.repair_topics import TOPICS_FILE, find_again, find_lost_topics
 from rmq_store.broker.repair.repair_trash import Trash
@@ -84,6 +84,7 @@ def examine(
     Raises:
         NotAStoreError: no store, one of a newer version, or a link where a directory or a segment belongs.
         StoreKindError: a store of a kind that is not written here: nothing of it may be moved or made anew.
+        ReadOnlyError: it is a replica, whoever has it open.
         StoreLockedError: another process has it open.
         UsageError: `removed` lies in the store; settings are given that the store knows; a size is ambiguous.
         CorruptionError: a segment is larger than it should be, and holds records in the excess.
@@ -101,6 +102,7 @@ def _examine(
     kinds.refuse_to_repair(root)
     if not (root / "commitlog").is_dir():
         raise NotAStoreError(str(root), f"not a store: it has no commitlog directory{kinds.store_nearby(root)}")
+    refuse_replica(root)
     with closing(OfdLock(root / "lock")) as lock:
         _refuse_company(root, lock)
     trash, seen = Trash(root, _target(root, removed)), stamps_of(root)

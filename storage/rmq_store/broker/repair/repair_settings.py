@@ -8,6 +8,7 @@ never lost: the files of the store have them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError
 from rmq_store.files import durable
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.core.geometry import Geometry
+from rmq_store.log.replica_role import refuse_repair
 
 # As StoreFile.save writes them: one setting in each line.
 _LINE = re.compile(r'^\s*"([A-Za-z0-9]+)":\s*(.*?),?\s*$', re.MULTILINE)
@@ -77,15 +79,26 @@ class Settings:
         return StoreFile(self.identity or str(uuid.uuid4()), config)
 
 
+def refuse_replica(root: Path) -> None:
+    """Raise ReadOnlyError if the store says that it is a replica; one that says nothing is refused by `find_settings`.
+    """
+    with contextlib.suppress(CorruptConfigError, StoreFailedError, NotAStoreError):
+        known = StoreFile.load(root)
+        if known is not None:
+            refuse_repair(root, True, known.replica)
+
+
 def find_settings(root: Path, given: Given) -> Settings | None:
     """The settings of a store that has no readable store.json; None if it has one.
 
     Raises:
         NotAStoreError: a newer version wrote it.
+        ReadOnlyError: a replica, which is taken from its master again instead.
         UsageError: settings are given for a store that knows its own, or they make no sense.
     """
     try:
         known = StoreFile.load(root)
+        refuse_repair(root, known is not None, known.replica if known is not None else None)
     except (CorruptConfigError, StoreFailedError, NotAStoreError) as error:
         if "newer version" in str(error):
             raise
@@ -124,6 +137,7 @@ def find_store_file(root: Path, trash: Trash, settings: Settings) -> Finding:
 
 def _salvage(root: Path, given: Given, problem: str) -> Settings:
     backup = _load_backup(root)
+    refuse_repair(root, backup is not None, backup.replica if backup is not None else None)
     if backup is not None:
         action = "its content before the last change comes back from store.json.bak"
         return Settings(backup.identity, replace(backup.config, **given.settings), _names(), (), problem, action)

@@ -47,6 +47,7 @@ from rmq_store.log.recovery.delay_inference import infer_delays, warn_of_assumed
 from rmq_store.log.recovery.index_repair import indexes_tags
 from rmq_store.log.recovery.rebuilt_queues import RebuiltViews
 from rmq_store.log.recovery.recovery import RecoveryOptions, RecoveryReport
+from rmq_store.log.replica_role import Feeder, ReplicaRole, refuse_writer
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,6 +67,9 @@ class OpenRequest:
     on_corruption: str
     rebuild_views: bool | Callable[[int, int, int], None]
     commit_log_paths: str
+    feeder: Feeder | None = None
+    role: ReplicaRole | None = None
+    """What a new replica is one of: of the process that feeds it."""
 
 
 Make = Callable[[CommitLog, StoreFile, str, RecoveryReport | None], S]
@@ -77,6 +81,8 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
     root, paths = _checked_root(request)
     ours = is_ours(root)  # first: a process that is about to say so has written everything that follows from it
     known = StoreFile.load(root) or described_before(root)
+    if not request.read_only:
+        refuse_writer(root, known.replica if known is not None else request.role, request.feeder)
     damage: list[CorruptIndexError] = []
     settings = settings_that_hold(root, known, request.config, damage, ours=ours, paths=paths)
     clock = request.clock or store_clock(root)
@@ -84,6 +90,8 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
     recovery = None
     is_open = False
     try:
+        if known is None and request.role is not None and log.segments.bases():
+            raise UsageError(f"{root}: a broker's store, no replica: nothing is fed into it; name another directory")
         if request.read_only:
             _prepare_reading(log)
         log.index_damage = damage[0] if damage and settings.message_index_enable else None
@@ -109,7 +117,8 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
         name = request.broker_name or broker_name(root, settings)
         if not settings.message_delay_level:
             settings = settings.with_delays(log.delay_levels_ms)
-        return make(log, StoreFile(known.identity if known else "", settings), name, recovery)
+        file = replace(known, config=settings) if known is not None else StoreFile("", settings)
+        return make(log, file, name, recovery)
     except BaseException:
         try:
             if is_open:  # nothing is wrong with the log: it is stopped as cleanly as it was
@@ -158,7 +167,7 @@ def _recovery_options(request: OpenRequest, root: Path, settings: StoreConfig) -
         request.on_corruption == "keep",
         bool(rebuild),
         lambda: _consumed(root),
-        describe=functools.partial(describe_first, root, settings),
+        describe=functools.partial(describe_first, root, settings, request.role),
         progress=rebuild if callable(rebuild) else lambda records, done_bytes, total_bytes: None,
     )
 

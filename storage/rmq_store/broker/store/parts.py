@@ -47,6 +47,8 @@ class StoreParts:
         self.read_only = not log.writable
         self.config = file.config
         self.identity = file.identity
+        self.replica = file.replica
+        """The master that the store is a replica of, and how it began; None if it is a store of its own."""
         self.broker_name = broker_name
         self.clock = log.clock
         self.recovery = recovery
@@ -84,7 +86,9 @@ class StoreParts:
         self._transactions = Transactions(
             log, file.config, self._topics, self._queues, self._query, self._offsets, self._writer
         )
-        self._retention = Retention(log, file.config, self._queues, self._topics, self._transactions.carry)
+        self._retention = Retention(
+            log, file.config, self._queues, self._topics, self._transactions.carry, is_replica=file.replica is not None
+        )
         self._admin = Administration(log, self._topics, self._groups, self._offsets, self._queues, self._unlisted)
         self._pid = os.getpid()
         self._closers: dict[object, None] = {}

@@ -19,7 +19,13 @@ not matter.
     it has newest units        they are written again first (`unit_markers`)
     it has half messages       those of open transactions are written again first (RocketMQ deletes them)
 
-Only `Retention.run` deletes. Only `rmq retention run` and `rmq broker run` call it.
+A replica follows the same rules by its own settings, and may keep more than its master, or less. Nothing can be written
+into its log, and nothing in it is delivered, so two of them differ:
+
+    it has delayed messages, half messages    it goes: they are the master's to deliver, and to check
+    it has newest units                       it stays until the units that the master writes again have come
+
+Only `Retention.run` deletes. Only `rmq retention run`, `rmq broker run` and the feeder of a replica call it.
 """
 
 from __future__ import annotations
@@ -45,6 +51,7 @@ from rmq_store.broker.store.retention_plan import (
     RetentionReport,
     SegmentFate,
     hold_delayed,
+    hold_units,
     up_to_first_kept,
 )
 from rmq_store.broker.store.unit_markers import UnitMarkers
@@ -98,6 +105,8 @@ class Retention:
         topics: TopicTable,
         carry_halves: Callable[[int], int],
         sleep: Callable[[float], None] = time.sleep,
+        *,
+        is_replica: bool = False,
     ) -> None:
         self._log = log
         self._config = config
@@ -105,6 +114,7 @@ class Retention:
         self._topics = topics
         self._carry_halves = carry_halves
         self._sleep = sleep
+        self._is_replica = is_replica
         self._lock = OfdLock(log.own / "retention.lock")
         self._refusals = _Refusals(log.own / "retention.json")
         self._units = UnitTable(log)
@@ -134,7 +144,7 @@ class Retention:
         with append_lock(self._log):
             known = StoreFile.load(self._log.root)
             assert known is not None
-            changed = StoreFile(known.identity, replace(known.config, **settings))
+            changed = replace(known, config=replace(known.config, **settings))
             if settings.get("dlq_archive_path"):
                 durable.refuse_inside(changed.config.dlq_archive_path, self._log.root)
             changed.save(self._log.root)
@@ -167,8 +177,11 @@ class Retention:
         if trigger == "retry":
             bases = bases[:1]
         fates = self._fates(bases, settings, usage, refusals)
-        waiting = {} if drop_waiting or not fates else self._waiting(start, max(fate.end for fate in fates))
-        held = [hold_delayed(fate, waiting.get(fate.start), self._log.clock()) for fate in fates]
+        if self._is_replica:
+            held = [hold_units(fate, self._units_below(fate.end, settings) if fate.goes else 0) for fate in fates]
+        else:
+            waiting = {} if drop_waiting or not fates else self._waiting(start, max(fate.end for fate in fates))
+            held = [hold_delayed(fate, waiting.get(fate.start), self._log.clock()) for fate in fates]
         return RetentionPlan(trigger, usage, start, up_to_first_kept(held))
 
     @leaves_no_lock
@@ -213,11 +226,11 @@ class Retention:
         report = RetentionReport(plan, stopped=next((fate.reason for fate in plan.segments if not fate.goes), ""))
         if plan.going:
             end = plan.going[-1].end
-            expired_ms = self._log.clock() - settings.unit_marker_reserved_time * _HOUR_MS
+            expired_ms = self._expired_ms(settings)
             if settings.dlq_archive_path and (failure := self._archive(settings.dlq_archive_path, end)):
                 return replace(report, stopped=failure)
-            halves = self._carry_halves(end)
-            units = self._markers.carry(end, expired_ms)
+            halves = 0 if self._is_replica else self._carry_halves(end)
+            units = 0 if self._is_replica else self._markers.carry(end, expired_ms)
             mechanics.make_removable(self._log, end)
             report = self._remove(replace(report, units=units, half_messages=halves), settings)
             self._markers.forget(expired_ms)
@@ -306,6 +319,18 @@ class Retention:
             return self._units.newest(purpose, key, log_end)
 
         return backlog_by_segment(self._log, newest_unit, start, end)
+
+    def _units_below(self, log_offset: int, settings: StoreConfig) -> int:
+        """How many newest units in the log a store of its own would write again before it deletes what is below
+        `log_offset`.
+        """
+        end = self._log.writing_page.appended_end if self._log.writable else self._queues.end()
+        gone = {(unit.purpose, unit.key) for unit in self._units.below(self._log.start(), end)}
+        needed = self._markers.needed(self._units.below(log_offset, end), self._expired_ms(settings))
+        return sum((unit.purpose, unit.key) not in gone for unit in needed)
+
+    def _expired_ms(self, settings: StoreConfig) -> int:
+        return self._log.clock() - settings.unit_marker_reserved_time * _HOUR_MS
 
     def _newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
         with append_lock(self._log):

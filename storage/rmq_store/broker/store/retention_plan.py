@@ -91,6 +91,15 @@ def hold_delayed(fate: SegmentFate, waiting: SegmentBacklog | None, now_ms: int)
     return replace(fate, goes=False, reason=reason, waiting=waiting)
 
 
+def hold_units(fate: SegmentFate, units: int) -> SegmentFate:
+    """The decision about a segment of a replica below whose end there are so many newest units."""
+    if not units:
+        return fate
+    many = f"{units} newest units that are" if units > 1 else "1 newest unit that is"
+    reason = f"a sink knows by {many} stored in it which commits were written; the master has not written it again"
+    return replace(fate, goes=False, reason=reason)
+
+
 def up_to_first_kept(fates: list[SegmentFate]) -> tuple[SegmentFate, ...]:
     """The segments up to the first one that stays, and of those after it only the kept ones, which now stay too."""
     first = next((number for number, fate in enumerate(fates) if not fate.goes), len(fates))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from rmq_store.broker.metadata.store_config import CHANGEABLE, DEFAULTS, StoreConfig
@@ -58,7 +58,7 @@ def settings_that_hold(
         damage.clear()
         made_with = made_with.with_index(wanted.geometry())
         found = infer(root, made_with, _INDEX_SIZES)
-        known = StoreFile(known.identity, known.config.with_geometry(made_with))
+        known = replace(known, config=known.config.with_geometry(made_with))
     for name in sorted(given - set(CHANGEABLE)):
         asked, made = getattr(wanted, name), getattr(known.config, name)
         if asked != made:

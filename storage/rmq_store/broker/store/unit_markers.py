@@ -10,6 +10,8 @@ older than `unitMarkerReservedTime`. All other units record progress (delivery, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.system_records import system_records
 from rmq_store.broker.write.units import UnitTable
@@ -33,11 +35,16 @@ class UnitMarkers:
         """
         log = self._log
         with append_lock(log):
-            units = [unit for unit in self._below(log_offset) if not _is_expired(unit, expired_ms)]
+            units = self.needed(self._below(log_offset), expired_ms)
             if units:
                 ends = [unit.bodies(0, 0)[1] for unit in units]
                 append(log, [system_records(log, self._host, UNITS_TOPIC, UNITS_QUEUE, END_TAG, ends)])
         return len(units)
+
+    @staticmethod
+    def needed(units: Iterable[UnitRecord], expired_ms: int) -> list[UnitRecord]:
+        """The units that must not be lost: without expiring ones that were appended before `expired_ms`."""
+        return [unit for unit in units if not _is_expired(unit, expired_ms)]
 
     def forget(self, expired_ms: int) -> None:
         """Forget the expired units whose last records retention has deleted. StoreFullError, StoreFailedError: they

@@ -34,6 +34,7 @@ from rmq_store.files.segments import blocks
 from rmq_store.format.frames.crc import extend_crc
 from rmq_store.format.tables.schema import ENCODED_SCHEMA
 from rmq_store.log.core.commit_log import Clock
+from rmq_store.log.replica_role import refuse_writer
 
 # A file that is longer gets blocks for what is written next, so many at a time; for less that is not worth it.
 _RESERVE_FROM_BYTES = 4 << 20
@@ -56,6 +57,7 @@ def planned_store(path: str | Path) -> tuple[Path, StoreConfig]:
     store = StoreFile.load(root.path)
     if store is None:
         raise NotAStoreError(str(root.path), reason)
+    refuse_writer(root.path, store.replica)
     return root.path, store.config
 
 

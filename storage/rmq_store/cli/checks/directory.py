@@ -25,6 +25,7 @@ from rmq_store.format.text.names import SCHEDULE_TOPIC, parse_segment_name
 from rmq_store.kinds import COMMON, Effect, Seen, find_kinds
 from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
+from rmq_store.log.replica_role import fed_by
 
 FUTURE_S = 5.0
 FORGOTTEN_S = 24 * 3600.0
@@ -40,7 +41,8 @@ def checks(root: Path) -> list[Finding]:
     if there.status == FAIL and not (root / "commitlog").is_dir():
         return [there, *(finding for finding in of_kind if finding.status == FAIL)]
     return [
-        there, *of_kind, contents(root), tables(root), owner(root), links(root), file_system(root), disk(root),
+        there, *of_kind, *replica(root), contents(root), tables(root), owner(root), links(root), file_system(root),
+        disk(root),
         clock(root), writers(root), clean_stop(root), flushes(root), accepted_damage(root), delay_levels(root),
         leftovers(root),
     ]  # fmt: skip
@@ -79,6 +81,18 @@ def _kind(seen: Seen) -> Finding:
     if effect is Effect.NONE:
         return Finding("kind", OK, f"{text}. {seen.kind.advice}")
     return Finding("kind", FAIL if effect is Effect.NOT_OPENED else WARN, text, seen.kind.advice)
+
+
+def replica(root: Path) -> list[Finding]:
+    """Say of which broker the store is a replica, and who feeds it."""
+    try:
+        known = StoreFile.load(root)
+    except (StoreError, OSError):  # `opens` says why
+        return []
+    if known is None or known.replica is None:
+        return []
+    role = known.replica
+    return [Finding("replica", OK, f"of broker {role.broker} of cluster {role.cluster}, {fed_by(root)}")]
 
 
 def contents(root: Path) -> Finding:

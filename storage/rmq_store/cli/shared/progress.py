@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 Tell = Callable[[int, int, int], None]
 """(messages so far, bytes so far, bytes in all)"""
@@ -52,3 +53,57 @@ def counting_bar(name: str) -> Iterator[Callable[[int, int], None] | None]:
     with bar:
         task = bar.add_task(name, total=None, messages=0, size=0)
         yield lambda messages, size: bar.update(task, messages=messages, size=size)
+
+
+class Behind(Protocol):
+    """How far a copy of something that grows has come (`rmq_store.replica.follow.Progress`)."""
+
+    @property
+    def messages(self) -> int:
+        """How many were copied."""
+
+    @property
+    def received_bytes(self) -> int:
+        """How many came."""
+
+    @property
+    def behind_bytes(self) -> int:
+        """How many are not copied yet."""
+
+    @property
+    def behind_ms(self) -> int:
+        """The age of the newest message that was copied, while there are more."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether more can come."""
+
+
+@contextmanager
+def behind_bar() -> Iterator[Callable[[Behind], None] | None]:
+    """A line for work that never ends: messages and bytes so far, and how far it is behind, on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.fields[messages]} messages, {task.fields[size]} bytes"),
+        TextColumn("{task.fields[behind]}"),
+        TimeElapsedColumn(),
+        console=Console(file=sys.stderr),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("follow", total=None, messages=0, size=0, behind="connecting")
+
+        def tell(known: Behind) -> None:
+            behind = f"behind by {known.behind_bytes} bytes, {known.behind_ms / 1000:.1f} s"
+            bar.update(
+                task, messages=known.messages, size=known.received_bytes,
+                behind=behind if known.is_connected else f"not connected, {behind}",
+            )  # fmt: skip
+
+        yield tell

@@ -151,8 +151,7 @@ def _option(*names: str, **more: Any) -> Callable[[Command], Command]:
     return click.option(*names, cls=ClusterOption, envvar=variable, show_envvar=True, **more)
 
 
-_OPTIONS: Final = (
-    click.option("--store", "store_text", metavar="rmq://ADDRESSES", cls=ClusterOption, hidden=True),
+_WAY: Final = (
     _option("--address-map", metavar="MAP", default="",
             help="Addresses to dial in place of those that brokers register: "
                  "10.0.0.3:10911=localhost:10911;..."),
@@ -168,14 +167,19 @@ _OPTIONS: Final = (
             help="Whether certificates and names of servers are verified; true by default."),
     _option("--tls-server-name", metavar="NAME", default="",
             help="The name in the servers' certificates, if it is not the host of their address."),
+    _option("--timeout", "timeout_s", metavar="SECONDS", type=Seconds(0.01, _TIMEOUT_S_MAX), default=3.0,
+            help="Seconds that each request waits for its answer, or a duration (500ms, 1m); 3 by default."),
+)  # fmt: skip
+_OPTIONS: Final = (
+    click.option("--store", "store_text", metavar="rmq://ADDRESSES", cls=ClusterOption, hidden=True),
+    *_WAY[:-1],
     _option("--pull-group", metavar="GROUP", default=TOOLS_CONSUMER,
             help="The group under which messages are read, where an ACL gives rights to groups; TOOLS_CONSUMER by "
                  "default. Never one that has members."),
     _option("--required-brokers", metavar="NAMES", default="",
             help="Brokers, broker-a,broker-b, that must be there and answer; else nothing is read or changed. Without "
                  "this option the rows of a broker that is away are missing, and nobody can tell."),
-    _option("--timeout", "timeout_s", metavar="SECONDS", type=Seconds(0.01, _TIMEOUT_S_MAX), default=3.0,
-            help="Seconds that each request waits for its answer, or a duration (500ms, 1m); 3 by default."),
+    _WAY[-1],
 )  # fmt: skip
 
 
@@ -204,6 +208,15 @@ def cluster_options(*, short_name: bool = True) -> Callable[[Command], Command]:
     return add
 
 
+def way_options(command: Command) -> Command:
+    """Add the options of the way to a cluster that another option of the command names. Its class must be
+    ClusterCommand; `settings_of` takes them.
+    """
+    for option in reversed(_WAY):
+        command = option(command)
+    return command
+
+
 def _target_of(given: dict[str, Any]) -> ClusterTarget:
     """The cluster of these options, which are taken out of `given`.
 
@@ -213,6 +226,14 @@ def _target_of(given: dict[str, Any]) -> ClusterTarget:
     context = click.get_current_context()
     named = given.pop("store_text"), given.pop("name_server")
     text = context.meta.get(_TARGET) or next(filter(None, named), "")
+    settings = settings_of(text, given)
+    return ClusterTarget(settings, given.pop("pull_group"), _broker_names(given.pop("required_brokers")))
+
+
+def settings_of(text: str, given: dict[str, Any]) -> ClusterSettings:
+    """The settings of the cluster that `text` names, and of the way to it: these options are taken out of `given`.
+    Raises as `_target_of`.
+    """
     tls = TlsSettings(
         ca_file=given.pop("tls_ca_file"),
         cert_file=given.pop("tls_cert_file"),
@@ -222,8 +243,8 @@ def _target_of(given: dict[str, Any]) -> ClusterTarget:
     )
     has_tls = given.pop("tls")
     if not has_tls and tls != TlsSettings():
-        raise click.UsageError("options of TLS need --tls", context)
-    settings = ClusterSettings.of_text(
+        raise click.UsageError("options of TLS need --tls", click.get_current_context())
+    return ClusterSettings.of_text(
         text,
         address_map=parse_address_map(given.pop("address_map")),
         namespace=given.pop("namespace"),
@@ -233,7 +254,6 @@ def _target_of(given: dict[str, Any]) -> ClusterTarget:
         tls=tls if has_tls else None,
         timeout_ms=max(int(given.pop("timeout_s") * 1000), 1),
     )
-    return ClusterTarget(settings, given.pop("pull_group"), _broker_names(given.pop("required_brokers")))
 
 
 def _broker_names(text: str) -> tuple[str, ...]:

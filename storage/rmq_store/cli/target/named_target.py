@@ -24,6 +24,8 @@ from rmq_store.remoting.transport.settings import SCHEME
 
 _SHORT: Final = "-n"
 _NAMES: Final = (_SHORT, "--name-server", "--namesrvAddr")
+REPLICA: Final = "replica"
+"""The argument of a command before which a cluster may stand: `rmq follow rmq://ns1:9876 PATH`."""
 REGISTERS: Final = "register_with"
 """The parameter of a command whose --name-server names no target: a broker registers there."""
 
@@ -57,7 +59,7 @@ def named(command: click.Command, arguments: Sequence[str]) -> Named:
             continue
         if isinstance(command, click.Group):
             command = command.get_command(click.Context(command), word) or command
-        elif _takes_store(command):
+        elif _takes_store(command) or (word.startswith(SCHEME) and _takes_replica(command)):
             if word.startswith(SCHEME):
                 found.clusters.append(word)
                 continue
@@ -113,6 +115,10 @@ def _takes_value(option: click.Option | None, following: str) -> bool:
         return False
     # An option such as `--watch [SECONDS]` may stand without its value.
     return not (isinstance(option.flag_value, (str, int, float)) and following.startswith("-"))
+
+
+def _takes_replica(command: click.Command) -> bool:
+    return any(isinstance(param, click.Argument) and param.name == REPLICA for param in command.params)
 
 
 def _takes_store(command: click.Command) -> bool:

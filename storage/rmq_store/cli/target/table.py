@@ -131,6 +131,10 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
         home="mirror.mirror_from_cluster:rmq_to_kafka",
     ),
     # -- care
+    "follow": differs(
+        "`--broker` names the master by its name; a store has no broker, and needs `--master`",
+        home="maintenance.follow:follow_cluster",
+    ),
     "init": refused("A cluster is started with its brokers; `rmq updateTopic` makes topics"),
     "verify": refused(f"{_FILES}; copy its store, and check the copy"),
     "repair": refused(f"{_FILES}; stop it, and repair its store there"),

@@ -108,16 +108,7 @@ class append_lock:
         log.flush_lock.refuse_reentry()  # first: what was appended now could not be flushed
         self._block.enter(sys._getframe(1))
         try:
-            # Held alone: a last closer was interrupted, and what it wrote says that nothing comes after it.
-            if log.is_closing or log.store_lock.held != "shared":
-                raise UsageError(f"{log.root} was closed meanwhile: nothing was written")
-            if not self._closes:
-                log.held_root.refuse_if_replaced()
-            if log.writing_page.poison:
-                raise StoreFailedError(
-                    f"{log.root}: a flush failed: writes are refused until every process has closed the store"
-                )
-            undo(log)
+            begin_append(log, closes=self._closes)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -128,6 +119,20 @@ class append_lock:
         self._block.__exit__(kind, error, trace)
         if isinstance(error, OSError):
             raise durable.translate(error, self._log.root) from error
+
+
+def begin_append(log: CommitLog, *, closes: bool = False) -> None:
+    """Step A1, for who has just taken the append lock. Raises as `append_lock`."""
+    # Held alone: a last closer was interrupted, and what it wrote says that nothing comes after it.
+    if log.is_closing or log.store_lock.held != "shared":
+        raise UsageError(f"{log.root} was closed meanwhile: nothing was written")
+    if not closes:
+        log.held_root.refuse_if_replaced()
+    if log.writing_page.poison:
+        raise StoreFailedError(
+            f"{log.root}: a flush failed: writes are refused until every process has closed the store"
+        )
+    undo(log)
 
 
 def append(
@@ -254,6 +259,12 @@ class AppendSteps:
         state = self._log.views.index_state()
         self._log.writing_page.declare(self._start, self._end, state.file, state.header)
         return self
+
+    def extend(self, end: int) -> None:
+        """Move the end of the append. The undo takes back what lies below it. So it grows before anything is put there,
+        and shrinks only to where nothing was put behind.
+        """
+        self._end = self._log.writing_page.intent_end = end
 
     def put_blank(self, offset: int, size_bytes: int) -> None:
         """A4: the blank frame that fills the rest of a segment."""

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.files.locks.background import Answer, Background
@@ -187,14 +188,15 @@ _MESSAGE_MAGIC = b"\xda\xa3\x20"  # of both versions
 _BLANK_MAGIC = b"\xcb\xd4\x31\x94"
 
 
-def columns_of(log: CommitLog, stretch: Stretch) -> DispatchColumns:
-    """The fields of a stretch's frames that the views need.
+def columns_of(log: CommitLog, stretch: Stretch, buffer: pa.Buffer | None = None) -> DispatchColumns:
+    """The fields of a stretch's frames that the views need. `buffer`: the bytes from `stretch.base` on, if they are not
+    in the log yet.
 
     Raises:
         CorruptRecordError: a topic that no broker accepts, or a queue offset that no queue file can hold: both would
             become file names.
     """
-    buffer = log.segments.open(stretch.base).buffer
+    buffer = log.segments.open(stretch.base).buffer if buffer is None else buffer
     columns = dispatch_columns(
         buffer,
         stretch.positions,
@@ -219,7 +221,7 @@ def _check_names(log: CommitLog, stretch: Stretch, columns: DispatchColumns) -> 
         reason = f"no queue can hold offset {columns.queue_offset[row]}"
     if row is not None:
         offset = stretch.base + int(stretch.positions[row])
-        raise CorruptRecordError(str(log.segments.path(stretch.base)), offset, reason)
+        raise CorruptRecordError(str(log.segments.path(log.segments.base_of(offset))), offset, reason)
 
 
 def queues_in(log: CommitLog, start: int, end: int) -> list[QueueKey]:

@@ -15,6 +15,7 @@ from dataclasses import field
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 
 from rmq_store.format.batches.frame_decoder import DispatchColumns
 from rmq_store.format.frames.stored_message import decode_frame
@@ -97,14 +98,14 @@ class UnitScan:
         self._open: OpenUnit | None = None
 
     def split(
-        self, log: CommitLog, stretch: scan.Stretch
+        self, log: CommitLog, stretch: scan.Stretch, buffer: pa.Buffer | None = None
     ) -> Iterator[tuple[scan.Stretch, DispatchColumns, OpenUnit | None]]:
         """Cut a stretch before every first record of a unit. Yields pieces that have records, their columns, and the
-        unit that begins with the piece.
+        unit that begins with the piece. `buffer` as `scan.columns_of`.
         """
         if count := len(stretch.positions):
-            columns = scan.columns_of(log, stretch)
-            begun = dict(self._begun(log, stretch, columns))
+            columns = scan.columns_of(log, stretch, buffer)
+            begun = dict(self._begun(log, stretch, columns, buffer))
             cuts = [*sorted({0, *begun}), count]
             for (low, high), part in zip(pairwise(cuts), columns.parts(cuts), strict=True):
                 positions, sizes = stretch.positions[low:high], stretch.sizes[low:high]
@@ -112,12 +113,14 @@ class UnitScan:
         if stretch.gap:
             self._open = None  # it was on disk; what is left of it is as good as any other record
 
-    def _begun(self, log: CommitLog, stretch: scan.Stretch, columns: DispatchColumns) -> Iterator[tuple[int, OpenUnit]]:
+    def _begun(
+        self, log: CommitLog, stretch: scan.Stretch, columns: DispatchColumns, buffer: pa.Buffer | None
+    ) -> Iterator[tuple[int, OpenUnit]]:
         """The units that begin in a stretch, and with which row."""
         names = columns.topic.dictionary.to_pylist()
         if self._open is None and UNITS_TOPIC not in names:
             return
-        view = memoryview(log.segments.open(stretch.base).map)
+        view = memoryview(log.segments.open(stretch.base).map if buffer is None else buffer)
         code = names.index(UNITS_TOPIC) if UNITS_TOPIC in names else -1
         rows = np.flatnonzero(columns.topic.indices.to_numpy(zero_copy_only=False) == code).tolist()
         count = len(stretch.positions)

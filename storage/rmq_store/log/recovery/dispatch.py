@@ -8,7 +8,7 @@ Source: DefaultMessageStore, ReputMessageService.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 
@@ -34,6 +34,49 @@ class CorruptQueueError(Exception):
         self.key = key
 
 
+class QueueDispatch:
+    """Puts the queue entries of records that are read in the order of the log.
+
+    `believes_views`: entries of the records before the first ones are on disk. `continues`: so they are, and a queue
+    that begins anew, as a topic that was made again, loses them.
+    """
+
+    def __init__(self, log: CommitLog, *, believes_views: bool, continues: bool = False) -> None:
+        self.firsts: dict[QueueKey, int] = {}
+        """Queue offset of the first record of each queue."""
+        self.assumed: Counter[int] = Counter()
+        """How many messages of each delay level got a time of delivery that nothing tells."""
+        self._ends: dict[QueueKey, int] = {}
+        self._log = log
+        self._believes_views = believes_views
+        self._continues = continues
+        self._has_ext = has_units(log.root)
+
+    def put(self, stretch: scan.Stretch, columns: DispatchColumns) -> None:
+        """Put the entries of a stretch's records.
+
+        Raises:
+            CorruptQueueError: the queue lacks the entry that the new ones must follow.
+            StoreFullError, StoreFailedError
+        """
+        log = self._log
+        for key, first, entries in scan.entries_by_queue(columns, stretch, log.views.elsewhere):
+            if log.accepted_damage:
+                close_gap(log, key, first)
+            elif self._believes_views and key not in self.firsts and has_gap_before(log, key, first):
+                raise CorruptQueueError(key)
+            self.firsts.setdefault(key, first)
+            entries, lacking = preserved_entries(log, key, first, entries, has_ext=self._has_ext)
+            if lacking and log.delays.is_assumed(key[1] + 1):
+                self.assumed[key[1] + 1] += lacking
+            if self._continues and key not in self._ends:
+                self._ends[key] = log.queue_max(*key, log.writing_page.appended_end)
+            if first < self._ends.get(key, 0):  # a topic that was made again, or fail-over: the last one counts
+                log.views.queue(*key).begin_again(first)
+            self._ends[key] = first + len(entries)
+            log.views.queue(*key).put(first, entries)
+
+
 class Dispatch:
     """Dispatch of one scan, for a `with` block. A second thread writes, one task after another, while the walk reads
     the next records. The order of the writes is the same as without it.
@@ -43,18 +86,22 @@ class Dispatch:
     """
 
     def __init__(self, log: CommitLog, index_from: int, *, believes_views: bool) -> None:
-        self.firsts: dict[QueueKey, int] = {}
-        """Queue offset of the first record of each queue; complete behind `end`."""
-        self.assumed: Counter[int] = Counter()
-        """How many messages of each delay level got a time of delivery that nothing tells; complete behind `end`."""
-        self._ends: dict[QueueKey, int] = {}
+        self._queues = QueueDispatch(log, believes_views=believes_views)
         self._log = log
         self._index_from = index_from
-        self._believes_views = believes_views
-        self._has_ext = has_units(log.root)
         self._second = HelperThread()
         self._begun: deque[Answer[None]] = deque()
         self._has_failed = False
+
+    @property
+    def firsts(self) -> Mapping[QueueKey, int]:
+        """As `QueueDispatch.firsts`; complete behind `end`."""
+        return self._queues.firsts
+
+    @property
+    def assumed(self) -> Mapping[int, int]:
+        """As `QueueDispatch.assumed`; complete behind `end`."""
+        return self._queues.assumed
 
     def __enter__(self) -> Dispatch:
         self._second.__enter__()
@@ -104,25 +151,12 @@ class Dispatch:
             raise
 
     def _put(self, stretch: scan.Stretch, columns: DispatchColumns) -> None:
-        log = self._log
-        for key, first, entries in scan.entries_by_queue(columns, stretch, log.views.elsewhere):
-            if log.accepted_damage:
-                close_gap(log, key, first)
-            elif self._believes_views and key not in self.firsts and has_gap_before(log, key, first):
-                raise CorruptQueueError(key)
-            self.firsts.setdefault(key, first)
-            entries, lacking = preserved_entries(log, key, first, entries, has_ext=self._has_ext)
-            if lacking and log.delays.is_assumed(key[1] + 1):
-                self.assumed[key[1] + 1] += lacking
-            if first < self._ends.get(key, 0):  # a topic that was made again, or fail-over: the last one counts
-                log.views.queue(*key).begin_again(first)
-            self._ends[key] = first + len(entries)
-            log.views.queue(*key).put(first, entries)
+        self._queues.put(stretch, columns)
         offsets = stretch.base + stretch.positions
         wanted = offsets >= self._index_from
         if wanted.any():
             skipped = int(columns.key_counts[~wanted].sum())
-            log.views.put_keys(
+            self._log.views.put_keys(
                 columns.key_hashes[skipped:], columns.key_counts[wanted], offsets[wanted],
                 columns.store_timestamp[wanted],
             )  # fmt: skip

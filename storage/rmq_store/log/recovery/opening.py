@@ -240,9 +240,9 @@ def _save_queue_ends(log: CommitLog) -> None:
 
 def _close_last(log: CommitLog) -> None:
     flush(log)
-    end = log.writing_page.appended_end
+    end, start = log.writing_page.appended_end, log.start()
     for base in log.segments.bases():
-        if base >= end and base > 0:
+        if base >= end and base > start:  # the first one says where the log begins
             log.segments.remove(base)
     sync_filesystem(log)
     save_queue_ends(log, last=True)

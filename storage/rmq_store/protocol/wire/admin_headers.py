@@ -211,6 +211,21 @@ class GetBrokerRuntimeInfoRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeHAInfoRequestHeader(RequestHeader):
+    """The question to a master of 5.x where its HA port is. With fields, it would tell a slave its master."""
+
+    code = RequestCode.EXCHANGE_BROKER_HA_INFO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeHAInfoResponseHeader(ResponseHeader):
+    """The addresses of a master; a slave leaves them out."""
+
+    master_ha_address: str | None = None
+    master_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerConfigRequestHeader(RequestHeader):
     """The settings of a broker."""
 
@@ -253,6 +268,27 @@ class GetAllDelayOffsetRequestHeader(RequestHeader):
     """delayOffset.json, for a slave."""
 
     code = RequestCode.GET_ALL_DELAY_OFFSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetTimerCheckPointRequestHeader(RequestHeader):
+    """timercheck, for a slave (5.x)."""
+
+    code = RequestCode.GET_TIMER_CHECK_POINT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetTimerMetricsRequestHeader(RequestHeader):
+    """timermetrics, for a slave (5.x)."""
+
+    code = RequestCode.GET_TIMER_METRICS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAllMessageRequestModeRequestHeader(RequestHeader):
+    """messageRequestMode.json, for a slave (5.x)."""
+
+    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from rmq_store.protocol.wire.admin_headers import (
     CleanExpiredConsumeQueueRequestHeader,
     CleanUnusedTopicRequestHeader,
     DeleteExpiredCommitLogRequestHeader,
+    ExchangeHAInfoRequestHeader,
+    ExchangeHAInfoResponseHeader,
     GetBrokerConfigRequestHeader,
     GetBrokerRuntimeInfoRequestHeader,
     QueryConsumeQueueRequestHeader,
@@ -21,7 +23,7 @@ from rmq_store.protocol.wire.admin_headers import (
 )
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.questions.answer import Given, Names, checked, is_nothing
+from rmq_store.remoting.questions.answer import Given, Names, checked, is_not_told, is_nothing
 
 CLEAN_TIMEOUT_MS: Final = 60_000
 """A broker answers an order to clean (306, 316, 329) when it has walked over all of its queues."""
@@ -49,6 +51,18 @@ def read_broker_config(answer: Given, broker_name: str) -> dict[str, str]:
     lines = checked(answer, broker_name).body.decode("utf-8", "replace").splitlines()
     pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def ask_ha_address() -> RemotingCommand:
+    """Ask where a master has its HA port (906). Brokers of 4.x do not know the question."""
+    return request(ExchangeHAInfoRequestHeader())
+
+
+def read_ha_address(answer: Given, broker_name: str) -> str | None:
+    """host:port, as slaves dial it (brokerIP2); None: the broker does not tell, or is no master."""
+    if isinstance(answer, RemotingCommand) and is_not_told(answer):
+        return None
+    return ExchangeHAInfoResponseHeader.from_ext(checked(answer, broker_name).ext_fields).master_ha_address or None
 
 
 def ask_update_broker_config(name: str, value: str) -> RemotingCommand:

@@ -380,6 +380,9 @@ _ROWS: Final = (
     RequestType(_B, admin.CleanUnusedTopicRequestHeader, _CHANGE_BROKER, Pool.ADMIN, "cleaning.unused_topics"),
     RequestType(_B, admin.GetAllConsumerOffsetRequestHeader, _OF_BROKER, None, ""),
     RequestType(_B, admin.GetAllDelayOffsetRequestHeader, _OF_BROKER, None, ""),
+    RequestType(_B, admin.GetTimerCheckPointRequestHeader, _OF_BROKER, None, ""),
+    RequestType(_B, admin.GetTimerMetricsRequestHeader, _OF_BROKER, None, ""),
+    RequestType(_B, admin.GetAllMessageRequestModeRequestHeader, _OF_BROKER, None, ""),
     # name servers
     RequestType(
         _N, name_server.RegisterBrokerRequestHeader, _OF_BROKER, Pool.REGISTRATION, "routes.register",

@@ -139,7 +139,7 @@ def test_store_json_gives_back_what_was_saved(tmp_path: Path) -> None:
     assert StoreFile.load(tmp_path) == saved
     text = (tmp_path / "pyrmq" / "store.json").read_text()
     assert '"maxIndexNum": 77' in text
-    (tmp_path / "pyrmq" / "store.json").write_text(text.replace('"format": 1', '"format": 2'))
+    (tmp_path / "pyrmq" / "store.json").write_text(text.replace('"format": 1', '"format": 3'))
     with pytest.raises(NotAStoreError, match="newer version"):
         StoreFile.load(tmp_path)
 

@@ -1,0 +1,84 @@
+"""The bytes of an HA port (DefaultHAService of 4.x and 5.x).
+
+    slave to master    int64                  a report: the commit-log offset up to which it has everything
+    master to slave    int64, int32, bytes    a transfer: offset in the commit log, size, so many raw bytes of the log;
+                                              size 0 is a heartbeat, whose offset is what is sent next
+
+The first report also says where transfers begin (`FROM_LAST_SEGMENT`, `FROM_START`). A transfer never crosses a segment
+of the log, and cuts records anywhere. Sources: DefaultHAConnection.java, DefaultHAClient.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from rmq_store.errors import MasterTransferError
+
+FROM_LAST_SEGMENT: Final = 0
+"""First report: the master begins at the first byte of its last segment."""
+
+FROM_START: Final = 1
+"""First report: the master begins at byte 1 of its log. Byte 0 is the high byte of the first frame's size: zero, below
+16 MiB.
+"""
+
+TRANSFER_BYTES_MAX: Final = 64 << 20
+"""A greater size is taken for nonsense; haTransferBatchSize is 32 KiB unless somebody changes it."""
+
+_REPORT = struct.Struct(">q")
+_HEADER = struct.Struct(">qi")
+
+
+def encode_report(offset: int) -> bytes:
+    """A report of a slave."""
+    return _REPORT.pack(offset)
+
+
+class TransferParser:
+    """Finds the payload in what a master sends, however it is cut. It keeps no bytes but those of a torn header.
+
+    `master` names the master in errors.
+    """
+
+    def __init__(self, master: str) -> None:
+        self._master = master
+        self._torn = b""
+        self._offset = 0
+        self._left = 0
+
+    def pieces(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
+        """(offset in the log, bytes from there on) for each piece of payload in `data`, in order; for a heartbeat no
+        bytes. The views are of `data`.
+
+        Raises:
+            MasterTransferError: a size below 0 or above TRANSFER_BYTES_MAX, or an offset below 0.
+        """
+        at, end = 0, len(data)
+        while at < end:
+            if self._left:
+                count = min(self._left, end - at)
+                yield self._offset, data[at : at + count]
+                self._offset += count
+                self._left -= count
+                at += count
+                continue
+            if not self._torn and end - at >= _HEADER.size:
+                self._offset, self._left = _HEADER.unpack_from(data, at)
+                at += _HEADER.size
+            else:
+                taken = data[at : at + _HEADER.size - len(self._torn)]
+                self._torn += taken
+                at += len(taken)
+                if len(self._torn) < _HEADER.size:
+                    return
+                self._offset, self._left = _HEADER.unpack(self._torn)
+                self._torn = b""
+            if self._offset < 0 or not 0 <= self._left <= TRANSFER_BYTES_MAX:
+                raise MasterTransferError(
+                    f"{self._master}: a transfer of {self._left} bytes from offset {self._offset}: "
+                    "is this the HA port of a broker with DefaultHA?"
+                )
+            if not self._left:
+                yield self._offset, data[:0]
