@@ -290,5 +290,5 @@ def test_rows_that_go_alone_are_ready_for_the_replay_check() -> None:
     encoder = RowEncoder(
         EncoderSettings(default_topic="Orders"), Topics(), KeyMaker(seed_of(["w"])), UniqueIdGenerator(b"\0" * 4, 1, 1)
     )
-    batch = pa.RecordBatch.from_pydict({"body": BODIES, "delayLevel": pa.array([0, 3, 0, 0], pa.int32())})
+    batch = pa.RecordBatch.from_pydict({"body": BODIES, "delayLevel": pa.array([3] * 4, pa.int32())})
     assert all(isinstance(rows, Rows) for rows in encoder.encode(batch, 0, 1))
