@@ -284,3 +284,11 @@ def test_rows_of_a_chunk_are_made_when_it_is_wanted(monkeypatch: pytest.MonkeyPa
     assert made == []
     first = next(chunks)
     assert (first.row_count, len(made)) == (made[0], 1)
+
+
+def test_rows_that_go_alone_are_ready_for_the_replay_check() -> None:
+    encoder = RowEncoder(
+        EncoderSettings(default_topic="Orders"), Topics(), KeyMaker(seed_of(["w"])), UniqueIdGenerator(b"\0" * 4, 1, 1)
+    )
+    batch = pa.RecordBatch.from_pydict({"body": BODIES, "delayLevel": pa.array([3] * 4, pa.int32())})
+    assert all(isinstance(rows, Rows) for rows in encoder.encode(batch, 0, 1))
