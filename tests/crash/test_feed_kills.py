@@ -118,6 +118,11 @@ class Life:
         if chance.random() < 0.3:
             forget_boot(self.root)
         self._look(point)
+        child = Child(partial(self._feed, Points(self.root), stop=0), self._notes)
+        assert child.wait() == 0, f"{point}: the next opener: {child.error}"
+        self._look(point)
+        with Store.open(self.root, read_only=True) as replica:  # the master may have lost these bytes meanwhile
+            assert not replica._log.segments.data_beyond(replica.log_range()[1]), f"{point}: bytes behind the end"
         child = Child(partial(self._feed, Points(self.root)), self._notes)
         assert child.wait() == 0, f"{point}: the next feeder: {child.error}"
         self._look(point)
