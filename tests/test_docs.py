@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from layers import FOLDERS, LAYERS
+from page_sections import IMAGE, LINK, sections
 from pyspark_rmq import option_docs
 from pyspark_rmq.schema import schema
 from rmq_store.broker.metadata import leases
@@ -31,13 +32,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [
         page
-        for pattern in ("*.md", "docs/*.md", "docs/adr/*.md", "examples/**/*.md")
+        for pattern in ("*.md", "docs/*.md", "docs/adr/*.md", "docs/zh/*.md", "examples/**/*.md")
         for page in ROOT.glob(pattern)
     ],
     key=lambda page: str(page.relative_to(ROOT)),
 )
+# The blocks of the Chinese pages are those of the English ones: test_chinese_pages.py.
+ENGLISH = [page for page in PAGES if page.parent != ROOT / "docs" / "zh"]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 
 
 def name_of(page: Path) -> str:
@@ -48,21 +50,16 @@ def python_blocks(page: Path) -> list[str]:
     return PYTHON_BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
-def anchors(page: Path) -> set[str]:
-    """The names that a Markdown viewer gives to the headings."""
-    headings = re.findall(r"^#+ +(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for target in [*LINK.findall(text), *IMAGE.findall(text)]:
         if target.startswith(("http://", "https://")):
             continue
         name, _, anchor = target.partition("#")
         found = (page.parent / name).resolve() if name else page
         assert found.exists(), target
-        assert not anchor or anchor in anchors(found), target
+        assert not anchor or anchor in sections(found.read_text(encoding="utf-8")), target
 
 
 def test_the_page_of_columns_says_which_bit_a_decompressed_body_clears() -> None:
@@ -107,7 +104,7 @@ def test_every_decision_is_in_the_list_of_decisions_once() -> None:
     assert [number for number, _ in rows] == sorted({number for number, _ in rows})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name_of)
+@pytest.mark.parametrize("page", [page for page in ENGLISH if python_blocks(page)], ids=name_of)
 def test_examples_without_spark_give_what_they_show(page: Path) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF)
     said: list[str] = []
@@ -140,7 +137,7 @@ def test_the_page_of_columns_has_each_column_that_the_sink_uses_with_its_types()
 
 def test_every_python_block_is_run_by_a_test() -> None:
     """One with prompts is; the one of the README is; an excerpt of a file in examples/ is, with that file."""
-    without_prompts = [(page, block) for page in PAGES for block in python_blocks(page) if ">>>" not in block]
+    without_prompts = [(page, block) for page in ENGLISH for block in python_blocks(page) if ">>>" not in block]
     examples = [file.read_text(encoding="utf-8") for file in (ROOT / "examples").rglob("*.py")]
     others = [(page, block) for page, block in without_prompts if not any(block in text for text in examples)]
     assert [page.name for page, _ in others] == ["README.md"]
