@@ -107,6 +107,8 @@ class Master:
             ends = LogEnds(int(figures["commitLogMinOffset"]), int(figures["commitLogMaxOffset"]))
         except (KeyError, ValueError):
             ends = LogEnds(-1, -1)
+        if ends == (-1, 0):  # no segment yet: MappedFileQueue#getMinOffset
+            return LogEnds(0, 0)
         if not 0 <= ends.start <= ends.end < 1 << 62:
             raise RemotingCommandError(f"broker {self.broker_name} does not tell where its log begins and ends (28)")
         return ends
