@@ -50,9 +50,9 @@ _BATCH_LIMIT: Final = (
     f"answer. {_COLD}"
 )
 _SINGLE_LIMIT: Final = (
-    "Measured before ADR 0038, with 320 calls of Python functions for a send. Since then a usual send is one call from "
-    "its bytes to its answer: one in flight takes 0.18 of that processor time, 16 in flight 0.1. Under SYNC_FLUSH a "
-    "send goes the old way: it waits for the disk."
+    "A usual send is one call from its bytes to its answer (ADR 0038): 50 us of processor time with one in flight, "
+    "10 us with 16, most of it asyncio and the kernel. Under SYNC_FLUSH each request is decoded in Python: it waits "
+    "for the disk."
 )
 _numbers = itertools.count()
 
