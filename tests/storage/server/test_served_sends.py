@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,7 +26,6 @@ from rmq_store.broker.write.disk_space import DiskSpace
 from rmq_store.broker.write.sent_requests import SentRequests, Served
 from rmq_store.errors import StoreError, StoreFullError
 from rmq_store.format.bytes import native
-from rmq_store.log.append.append import append_lock
 from rmq_store.log.append.lone_append import FRAME_BYTES_MAX
 from rmq_store.protocol.errors import MQBrokerError
 from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand, SerializeType
@@ -41,7 +40,9 @@ from rmq_store.server.processors.held_pulls import HeldPulls
 from rmq_store.server.processors.pulling import PullProcessor
 from rmq_store.server.processors.sending import SendProcessor
 from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.requests import at_once
 from rmq_store.server.requests.request import Request
+from rmq_store.server.requests.worker_pool import Work
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.verify import verify_store
 
@@ -117,7 +118,7 @@ def side_at(root: Path, config: StoreConfig, clock: Callable[[], int] | None = N
 @pytest.fixture
 def side(scratch: Path, small: StoreConfig) -> Iterator[Side]:
     """Both queues of Alpha are known."""
-    made = side_at(scratch / "store", replace(small, max_message_size=4000))
+    made = side_at(scratch / "store", replace(small, max_message_size=4000, flush_interval_commit_log=10**9))
     with made.store:
         for topic in TOPICS:
             made.store.create_topic(topic, 2)
@@ -442,21 +443,29 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 def server(scratch: Path, small: StoreConfig, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerServer]:
     patient = {name: (*figures[:2], 1000 * PATIENCE_S) for name, figures in services._FIGURES.items()}
     monkeypatch.setattr(services, "_FIGURES", patient)
+    # However slow the machine is: nothing waits for a flush, and a slow send does not end those at once.
+    for name in ("_TURN_S", "_SLOW_S"):
+        monkeypatch.setattr(at_once, name, PATIENCE_S)
     for module in (local_broker, sending):
         monkeypatch.setattr(module, "PAGE_CACHE_BUSY_MS", 60_000)
     for held in (HeldPulls, HeldPops):
         monkeypatch.setattr(held, "look_s", PATIENCE_S)
-    with BrokerServer(scratch / "store", config=small, create=True) as server:
+    config = replace(small, flush_interval_commit_log=10**9)
+    with BrokerServer(scratch / "store", config=config, create=True) as server:
         ready(server)
         seen.clear()
         yield server
 
 
 def ready(server: BrokerServer) -> None:
-    """Two queues of Alpha have a message."""
+    """Two queues of Alpha have a message, and are known, whether the pool took those messages together or not."""
     server.store.create_topic("Alpha", 2)
     assert {one.code for one in answers(server, sent(1), sent(2, e=1))} == {0}
     eventually(lambda: server._pools.send.is_idle)
+    assert server._dispatcher is not None
+    serve: Any = server._dispatcher._services[RequestCode.SEND_MESSAGE_V2].of_bytes
+    for queue_id in (0, 1) if serve is not None else ():
+        serve.__self__._sent_requests.learn("Alpha", queue_id, server.store.topics())
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -503,18 +512,38 @@ def test_an_unusual_send_keeps_its_place_among_the_others(server: BrokerServer, 
     assert seen.count == 1, "what comes behind an unusual one goes its way"
 
 
-def test_behind_a_send_that_waits_none_is_served(server: BrokerServer, seen: Seen) -> None:
-    found: list[RemotingCommand] = []
-    with append_lock(server.store._writing()._log):
-        first = threading.Thread(target=lambda: found.extend(answers(server, sent(1))))
-        first.start()
-        eventually(lambda: not server._pools.send.is_idle)
-        second = threading.Thread(target=lambda: found.extend(answers(server, sent(2))))
-        second.start()
-        eventually(lambda: len(server._pools.send._waiting) >= 1)
-    first.join()
-    second.join()
-    assert {one.code for one in found} == {0} and not seen and bodies(server.store) == [b"1", b"2"]
+def test_while_the_pool_is_busy_none_is_served(server: BrokerServer, seen: Seen) -> None:
+    """A send that waits there may be one of the same client."""
+    goes_on, found = threading.Event(), list[RemotingCommand]()
+    pool = server._pools.send
+
+    def work() -> None:
+        goes_on.wait(PATIENCE_S)
+
+    assert pool.submit(Work(float("inf"), work, work))
+    client = threading.Thread(target=lambda: found.extend(answers(server, sent(1))))
+    client.start()
+    try:
+        eventually(lambda: len(pool._waiting) >= 1 or seen)
+        assert not seen
+    finally:
+        goes_on.set()
+        client.join()
+    assert [one.code for one in found] == [0] and bodies(server.store) == [b"1"]
+
+
+def test_a_body_that_looks_like_a_request_is_none(server: BrokerServer, seen: Seen) -> None:
+    """It comes in a piece of its own."""
+    inner = encode_command(sent(7))
+    frame = encode_command(sent(1, body=inner))
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as client:
+        client.sendall(frame[: -len(inner)])
+        eventually(lambda: server._listener.incomplete.count)
+        client.sendall(inner)
+        [answer] = FrameDecoder().feed(client.recv(1 << 16))
+    assert (answer.opaque, answer.code) == (1, 0) and not seen
+    assert bodies(server.store) == [inner]
 
 
 def test_a_served_send_answers_a_held_pull_at_once(
