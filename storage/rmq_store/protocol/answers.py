@@ -51,7 +51,9 @@ def is_away(error: Exception) -> bool:
 
 
 def tells_nothing(error: Exception) -> bool:
-    """Whether no name server has answered, or all that did refuse because they have just begun (code 1 of 5.x)."""
+    """Whether nobody has answered, or whoever did has just begun, and refuses with code 1: name servers of 5.x, and
+    brokers that are asked for their figures (28) in their first seconds.
+    """
     if isinstance(error, MQBrokerError) and error.response_code == ResponseCode.SYSTEM_ERROR:
         return not is_lack_of_rights(error.response_code, error.remark)
     return is_away(error)

@@ -24,6 +24,7 @@ from rmq_store.errors import MasterTransferError, ReplicaDivergedError, UsageErr
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.flush import flush
 from rmq_store.log.replica_role import Feeder, ReplicaRole
+from rmq_store.protocol.answers import tells_nothing
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.replica.feed import Feed
 from rmq_store.replica.first_report import SettledEnd, overlap_start
@@ -128,7 +129,7 @@ class Follower:
                     if self._follow():
                         return self.progress
                 except (RemotingError, MQBrokerError) as error:
-                    if once or not error.retryable:
+                    if once or not tells_nothing(error):
                         raise
                     failures = 0 if self.progress.received_bytes > received else failures + 1
                     wait_s = RECONNECTS.wait_s(failures)

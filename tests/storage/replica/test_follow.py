@@ -15,7 +15,7 @@ from rmq_store import ReadOnlyError, Store, StoreLockedError, UsageError
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.errors import MasterTransferError, ReplicaDivergedError
 from rmq_store.log.core import scan
-from rmq_store.protocol.errors import RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.replica import first_report, follow, ha_connection
 from rmq_store.replica.first_report import SETTLED_MS, SettledEnd, overlap_start
 from rmq_store.replica.follow import Follower, Progress
@@ -418,6 +418,27 @@ def test_questions_that_are_not_answered_do_not_stop_the_feed(
         with pytest.raises(AssertionError, match="no rights"):
             following.until(lambda progress: False)
         following.error = None
+
+
+def test_a_master_that_has_just_begun_is_asked_again_and_one_that_refuses_is_not(
+    tmp_path: Path, master: Store, ha: HAMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its first seconds a broker answers 28 with code 1 and the name of an exception."""
+    asked = FollowedMaster.of(ha, CONFIG)
+    log_ends, codes = asked.log_ends, [(1, "java.util.NoSuchElementException")] * 2
+
+    def beginning() -> Any:
+        if codes:
+            raise MQBrokerError(*codes.pop(), "broker-a")
+        return log_ends()
+
+    monkeypatch.setattr(asked, "log_ends", beginning)
+    fill(master, 5)
+    with Following(tmp_path / "replica", ha, master=asked) as following:
+        following.until(lambda progress: progress.messages == 5)
+    codes.append((1, "org.apache.rocketmq.acl.common.AclException: no"))
+    with pytest.raises(MQBrokerError, match="AclException"):
+        follower(tmp_path / "other", ha, master=asked).run()
 
 
 def test_the_settled_time_is_longer_than_a_send_waits_for_a_slave() -> None:
