@@ -348,8 +348,9 @@ IDENTITY = '"identity":"00000000-0000-0000-0000-000000000001"'
 @pytest.mark.parametrize(
     ("content", "error", "reason"),
     [
-        (b'{"format":2,%s,"settings":{}}' % IDENTITY.encode(), NotAStoreError, "newer version .format 2, we know 1."),
-        (b'{"format":99}', NotAStoreError, "newer version .format 99, we know 1."),
+        (b'{"format":3,%s,"settings":{}}' % IDENTITY.encode(), NotAStoreError, "newer version .format 3, we know 2."),
+        (b'{"format":99}', NotAStoreError, "newer version .format 99, we know 2."),
+        (b'{"format":2,%s,"settings":{}}' % IDENTITY.encode(), CorruptConfigError, "'replica'"),
         (b"", CorruptConfigError, "not a description"),
         (b"null", CorruptConfigError, "not a description"),
         (b"[" * 65000, CorruptConfigError, "not a description"),

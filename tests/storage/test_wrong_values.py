@@ -169,7 +169,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     "open", "close", "pop.ack", "pop.change_invisible_duration", "query.by_offset_id", "dead_letters.restore",
     "retention.configure", "admin.delete_topic", "admin.delete_group",
-    "transactions.end", "transactions.resume", "recall_message",
+    "transactions.end", "transactions.resume", "recall_message", "sent_requests",
 }  # fmt: skip
 
 

@@ -247,12 +247,12 @@ class Feed:
 
     def _make_room(self) -> None:
         """Move what waits to the front of the buffer, which grows if a whole record does not fit into it."""
-        waits = self._high - self._low
-        wanted = min(max(BUFFER_BYTES, 2 * waits), FRAME_BYTES_MAX + BUFFER_BYTES)
+        kept = self._high - self._low
+        wanted = min(max(BUFFER_BYTES, 2 * kept), FRAME_BYTES_MAX + BUFFER_BYTES)
         buffer = np.empty(wanted, np.uint8) if wanted != len(self._buffer) else self._buffer
-        buffer[:waits] = self._buffer[self._low : self._high].copy()
+        buffer[:kept] = self._buffer[self._low : self._high].copy()
         self._buffer, self._view = buffer, buffer.data
-        self._low, self._high = 0, waits
+        self._low, self._high = 0, kept
 
     def _segment_end(self) -> int:
         """The end of the segment in which the bytes that wait begin."""

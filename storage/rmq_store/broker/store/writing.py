@@ -249,7 +249,8 @@ class Writing(StoreParts):
 
 def _new(message: Message) -> Message:
     """The message without properties of another one. Whatever is no message is left to its check."""
-    if not isinstance(message, Message) or not message.properties or not isinstance(message.properties, Mapping):
+    properties = message.properties if isinstance(message, Message) else None
+    if not isinstance(properties, Mapping) or not properties:
         return message
-    own = of_new_message(message.properties)
-    return message if own is message.properties else replace(message, properties=own)
+    own = of_new_message(properties)
+    return message if own is properties else replace(message, properties=own)

@@ -383,6 +383,9 @@ _ROWS: Final = (
     RequestType(_B, admin.GetTimerCheckPointRequestHeader, _OF_BROKER, None, ""),
     RequestType(_B, admin.GetTimerMetricsRequestHeader, _OF_BROKER, None, ""),
     RequestType(_B, admin.GetAllMessageRequestModeRequestHeader, _OF_BROKER, None, ""),
+    RequestType(
+        _B, admin.ExchangeHAInfoRequestHeader, _OF_BROKER, None, "", admin.ExchangeHAInfoResponseHeader
+    ),
     # name servers
     RequestType(
         _N, name_server.RegisterBrokerRequestHeader, _OF_BROKER, Pool.REGISTRATION, "routes.register",

@@ -241,13 +241,13 @@ def test_a_view_looks_at_the_backup_as_long_as_that_stands_in_for_the_table(
     file: ConfigFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    lstat = os.lstat
+    stamp = json_table._stamp
     view = CachedView(file, lambda table: table.get("a"))
     for value in (1, 2):
         file.update(put("a", value))
     assert view.get() == 2
     with monkeypatch.context() as patched:
-        patched.setattr(os, "lstat", lambda path: looked.append(path) or lstat(path))
+        patched.setattr(json_table, "_stamp", lambda path: looked.append(path) or stamp(path))
         assert view.get() == 2
     assert looked == [str(file.path)], "whatever the backup holds, it does not count"
     whole = file.path.read_bytes()
