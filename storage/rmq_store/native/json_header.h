@@ -60,6 +60,36 @@ static inline int take_number(Rest *rest, int64_t *number)
     return *number >= INT32_MIN && *number <= INT32_MAX;
 }
 
+/* The members of a JSON header, RemotingCommand.java; the first ones are numbers. */
+enum { CODE_MEMBER, FLAG_MEMBER, OPAQUE_MEMBER, VERSION_MEMBER, NUMBERS, LANGUAGE_MEMBER = NUMBERS, FORM_MEMBER,
+       REMARK_MEMBER, EXT_FIELDS_MEMBER, MEMBERS };
+static const char *const members[] = {"code",     "flag", "opaque", "version", "language", "serializeTypeCurrentRPC", "remark",
+                                      "extFields"};
+
+/* Read a header of these members, each once: the numbers here, the others by `take`, which says whether it has read one.
+   A bit for each member that is there; 0: the header is not as expected. */
+static inline unsigned take_members(Rest rest, int64_t numbers[NUMBERS], int (*take)(Rest *rest, int member, void *into),
+                                    void *into)
+{
+    unsigned seen = 0;
+    Text name;
+    if (!take_byte(&rest, '{'))
+        return 0;
+    do {
+        int member = 0;
+        if (!take_text(&rest, &name) || !take_byte(&rest, ':'))
+            return 0;
+        while (member < MEMBERS && !is(name, members[member]))
+            member++;
+        if (member == MEMBERS || seen & 1u << member)
+            return 0;
+        if (member < NUMBERS ? !take_number(&rest, &numbers[member]) : !take(&rest, member, into))
+            return 0;
+        seen |= 1u << member;
+    } while (take_byte(&rest, ','));
+    return take_byte(&rest, '}') && rest.at == rest.end ? seen : 0;
+}
+
 /* The value of a field that has digits only, at most so many. */
 static inline int digits_of(Text value, int digits_max, int64_t *number)
 {

@@ -34,10 +34,8 @@ static const struct {
 #define FIELDS ((int)(sizeof fields / sizeof fields[0]))
 #define ALL_WANTED ((1u << WANTED_FIELDS) - 1)
 
-/* The members of a JSON header, RemotingCommand.java. */
-enum { CODE, FLAG, OPAQUE, VERSION, NUMBERS, LANGUAGE = NUMBERS, FORM, REMARK, EXT_FIELDS, MEMBERS };
-static const char *const members[] = {"code",     "flag", "opaque", "version", "language", "serializeTypeCurrentRPC", "remark",
-                                      "extFields"};
+#define NEEDED_MEMBERS (1u << CODE_MEMBER | 1u << FLAG_MEMBER | 1u << OPAQUE_MEMBER | 1u << REMARK_MEMBER \
+                        | 1u << EXT_FIELDS_MEMBER)
 static const char found[] = "FOUND";
 
 typedef struct {
@@ -83,36 +81,20 @@ static int take_json_fields(Rest *rest, Header *header)
     return 0;
 }
 
-static int take_member(Rest *rest, int member, Header *header, int64_t *numbers)
+static int take_member(Rest *rest, int member, void *into)
 {
     Text text;
-    if (member < NUMBERS)
-        return take_number(rest, &numbers[member]);
-    if (member == EXT_FIELDS)
-        return take_json_fields(rest, header);
-    return take_text(rest, &text) && (member != REMARK || is(text, found));
+    if (member == EXT_FIELDS_MEMBER)
+        return take_json_fields(rest, into);
+    return take_text(rest, &text) && (member != REMARK_MEMBER || is(text, found));
 }
 
 static int read_json(Rest rest, Header *header)
 {
     int64_t numbers[NUMBERS] = {0};
-    unsigned seen = 0, needed = 1u << CODE | 1u << FLAG | 1u << OPAQUE | 1u << REMARK | 1u << EXT_FIELDS;
-    Text name;
-    if (!take_byte(&rest, '{'))
-        return 0;
-    do {
-        int member = 0;
-        if (!take_text(&rest, &name) || !take_byte(&rest, ':'))
-            return 0;
-        while (member < MEMBERS && !is(name, members[member]))
-            member++;
-        if (member == MEMBERS || seen & 1u << member || !take_member(&rest, member, header, numbers))
-            return 0;
-        seen |= 1u << member;
-    } while (take_byte(&rest, ','));
-    header->opaque = (int32_t)numbers[OPAQUE];
-    return take_byte(&rest, '}') && rest.at == rest.end && (seen & needed) == needed && numbers[CODE] == 0
-           && numbers[FLAG] == RESPONSE;
+    unsigned seen = take_members(rest, numbers, take_member, header);
+    header->opaque = (int32_t)numbers[OPAQUE_MEMBER];
+    return (seen & NEEDED_MEMBERS) == NEEDED_MEMBERS && numbers[CODE_MEMBER] == 0 && numbers[FLAG_MEMBER] == RESPONSE;
 }
 
 /* -- the binary form, RocketMQSerializable.java ------------------------------------------------------------------- */

@@ -24,10 +24,6 @@
 #define SPECIAL_MAX 32
 #define DIGITS_MAX 20
 
-/* The members of a JSON header, RemotingCommand.java. */
-enum { CODE_MEMBER, FLAG_MEMBER, OPAQUE_MEMBER, VERSION_MEMBER, NUMBERS, LANGUAGE_MEMBER = NUMBERS, FORM_MEMBER,
-       EXT_FIELDS_MEMBER, MEMBERS };
-static const char *const members[] = {"code", "flag", "opaque", "version", "language", "serializeTypeCurrentRPC", "extFields"};
 #define NEEDED_MEMBERS (1u << CODE_MEMBER | 1u << FLAG_MEMBER | 1u << OPAQUE_MEMBER | 1u << EXT_FIELDS_MEMBER)
 
 /* The fields of SendMessageRequestHeaderV2.java, `a` to `n`. */
@@ -154,39 +150,22 @@ static int take_fields(Rest *rest, Request *request)
     return take_byte(rest, '}') && (request->seen & NEEDED_FIELDS) == NEEDED_FIELDS;
 }
 
-static int take_member(Rest *rest, int member, Request *request, int64_t *numbers)
+/* A request has no remark. */
+static int take_member(Rest *rest, int member, void *into)
 {
     Text text;
-    if (member < NUMBERS)
-        return take_number(rest, &numbers[member]);
     if (member == EXT_FIELDS_MEMBER)
-        return take_fields(rest, request);
-    return take_text(rest, &text);
+        return take_fields(rest, into);
+    return member != REMARK_MEMBER && take_text(rest, &text);
 }
 
 static int read_header(Rest rest, Request *request)
 {
     int64_t numbers[NUMBERS] = {0};
-    unsigned seen = 0;
-    Text name;
     request->seen = 0;
-    if (!take_byte(&rest, '{'))
-        return 0;
-    do {
-        int member = 0;
-        if (!take_text(&rest, &name) || !take_byte(&rest, ':'))
-            return 0;
-        while (member < MEMBERS && !is(name, members[member]))
-            member++;
-        if (member == MEMBERS || seen & 1u << member || !take_member(&rest, member, request, numbers))
-            return 0;
-        if (member == CODE_MEMBER && numbers[CODE_MEMBER] != SEND_MESSAGE_V2)
-            return 0;
-        seen |= 1u << member;
-    } while (take_byte(&rest, ','));
+    unsigned seen = take_members(rest, numbers, take_member, request);
     request->opaque = numbers[OPAQUE_MEMBER];
-    return take_byte(&rest, '}') && rest.at == rest.end && (seen & NEEDED_MEMBERS) == NEEDED_MEMBERS
-        && numbers[FLAG_MEMBER] == 0;
+    return (seen & NEEDED_MEMBERS) == NEEDED_MEMBERS && numbers[CODE_MEMBER] == SEND_MESSAGE_V2 && numbers[FLAG_MEMBER] == 0;
 }
 
 /* -- properties ----------------------------------------------------------------------------------------------------- */
