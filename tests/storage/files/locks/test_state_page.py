@@ -221,6 +221,28 @@ def test_the_magic_is_stored_behind_a_fence(path: Path, monkeypatch: pytest.Monk
     assert magics == [0] and page.belongs_here()
 
 
+def test_an_intent_counts_only_behind_its_index_header(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the header is stored by a fence of its own, before the header, which is many words."""
+    page = StatePage(path, writable=True)
+    steps: list[tuple[int, bytes, int]] = []
+    monkeypatch.setattr(
+        native, "release_fence", lambda: steps.append((page.index_file, page.index_header[:1], page.intent_end))
+    )
+    page.declare(100, 200, 7, b"h" * 40)
+    assert steps[:2] == [(0, b"\0", 0), (7, b"\0", 0)]
+    assert steps[-1] == (7, b"h", 0) and page.intent_end == 200
+
+
+def test_words_behind_the_magic_are_loaded_behind_a_fence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = StatePage(path, writable=True)
+    fences: list[str] = []
+    monkeypatch.setattr(native, "acquire_fence", lambda: fences.append("acquire"))
+    assert not page.belongs_here() and fences == [], "nothing behind it is looked at"
+    page.publish(100, 50, 80, 0)
+    monkeypatch.setattr(page, "_is_possible", lambda: fences == ["acquire"])
+    assert page.belongs_here()
+
+
 @pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 def test_the_fences_are_those_of_the_extension() -> None:
     assert native.release_fence is native.functions.release_fence

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError
+from rmq_store.format.bytes import native
 from rmq_store.format.views.index import SLOT, IndexHeader, file_size, slot_position
 from rmq_store.log.views import index_file
 from rmq_store.log.views.hash_index import EMPTY, HashIndex
@@ -242,6 +243,29 @@ def test_a_file_that_another_process_continued_is_continued(tmp_path: Path) -> N
     for number in range(30):
         put((index, other)[number % 2], rows_of(1, number))
     assert contents(index) == java_files(rows_of(30))
+
+
+@pytest.mark.parametrize("many", [True, False], ids=["many", "one"])
+def test_slots_show_entries_and_the_header_shows_slots_behind_a_fence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    """On ARM a reader would otherwise follow a slot to an entry that is not there yet."""
+    index = index_at(tmp_path)
+    put(index, [(0, 100, 1_000)])
+    (name,) = index.names()
+    seen: list[tuple[bool, int, int]] = []
+
+    def fence() -> None:
+        file = IndexFile(index.path(name), SLOTS, ENTRIES, writable=False)
+        entry = index.path(name).read_bytes()[40 + 4 * SLOTS + 20 * 2 :][:20]
+        seen.append((entry != bytes(20), int(file.slots[3]), file.header.index_count))
+
+    monkeypatch.setattr(native, "release_fence", fence)
+    if many:
+        put(index, [(3, 200, 2_000)])
+    else:
+        index.put_one([3], 200, 2_000)
+    assert seen == [(True, 0, 2), (True, 2, 2)], "entry, then slot, then header"
 
 
 def test_foreign_names_are_passed_over(tmp_path: Path) -> None:
