@@ -18,6 +18,7 @@ from unittest import mock
 
 import pyarrow as pa
 
+from bench.bare_loop import built
 from bench.messages import BODY_BYTES, TOPIC, plain
 from rmq_store import cluster as engine
 from rmq_store.client.cluster_sink.task import SinkTask
@@ -28,7 +29,6 @@ MESSAGES = 100_000
 PER_BATCH = 100
 BATCH_ROWS = 16_384
 QUEUES = 4
-SOURCE = Path(__file__).with_name("batch_floor.c")
 
 
 class OneBroker(engine.Cluster):
@@ -41,12 +41,6 @@ class OneBroker(engine.Cluster):
     def address(self, broker_name: str, broker_id: int = 0) -> str:
         return self._address
 
-
-def compiled(directory: Path) -> Path:
-    """The floor as a program."""
-    program = directory / "batch_floor"
-    subprocess.run(["cc", "-O2", "-o", str(program), str(SOURCE)], check=True)
-    return program
 
 
 @contextlib.contextmanager
@@ -83,7 +77,7 @@ def measured(directory: Path, body_bytes: int, count: int) -> dict[str, float]:
     """Microseconds for PER_BATCH messages, of each way."""
     rows = plain(count, body_bytes)
     batches = [rows.slice(first, BATCH_ROWS) for first in range(0, count, BATCH_ROWS)]
-    program = compiled(directory)
+    program = built("batch_floor", directory)
     with served(program) as port:
         sink_us(port, batches[:1])
         extension, requests, sent_bytes = sink_us(port, batches)

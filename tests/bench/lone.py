@@ -12,20 +12,13 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+from bench.bare_loop import built
 from bench.rows.one_message import frame_bytes, new_store, put_us
 from rmq_store.log.append.lone_append import LoneAppend
 
 ROUNDS = 3
 PUTS = 20_000
 BODY_BYTES = 100
-SOURCE = Path(__file__).with_name("lone_floor.c")
-
-
-def compiled(directory: Path) -> Path:
-    """The floor as a program."""
-    program = directory / "lone_floor"
-    subprocess.run(["cc", "-O2", "-o", str(program), str(SOURCE)], check=True)
-    return program
 
 
 def floor_us(program: Path, directory: Path, size_bytes: int, count: int) -> tuple[float, float]:
@@ -39,7 +32,8 @@ def floor_us(program: Path, directory: Path, size_bytes: int, count: int) -> tup
 def measured(directory: Path, count: int) -> dict[str, tuple[float, float]]:
     """p50 and p99 of each way, in microseconds."""
     with new_store(directory / "store") as store:
-        found = {"bare C loop": floor_us(compiled(directory), directory, frame_bytes(store, BODY_BYTES), count)}
+        program = built("lone_floor", directory)
+        found = {"bare C loop": floor_us(program, directory, frame_bytes(store, BODY_BYTES), count)}
         found["extension"] = put_us(store, BODY_BYTES, count)
         with mock.patch.object(LoneAppend, "append", return_value=None):
             found["Python"] = put_us(store, BODY_BYTES, count)

@@ -11,8 +11,6 @@ from rmq_store import cluster as engine
 from rmq_store.protocol.wire.frames import encode_command
 from rmq_store.remoting.cluster.pulling import LANES, LANES_FACTOR
 
-SOURCE = Path(__file__).with_suffix(".c")
-
 
 class Fetched(NamedTuple):
     """What a loop took, and how many answers and bytes it got."""
@@ -22,13 +20,6 @@ class Fetched(NamedTuple):
     answers: int
     received_bytes: int
 
-
-def built(directory: Path) -> Path:
-    """Compile the loop, if it is not there yet. Raises FileNotFoundError: there is no gcc."""
-    program = directory / "pull_loop"
-    if not program.exists():
-        subprocess.run(["gcc", "-O2", "-std=c11", "-o", str(program), str(SOURCE)], check=True)
-    return program
 
 
 def fetch(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
+from bench.bare_loop import is_possible
 from bench.batches import measured
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
+pytestmark = pytest.mark.skipif(not is_possible(), reason="needs a C compiler")
 
 
 @pytest.mark.parametrize("body_bytes", [100, 1024])

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from bench.bare_loop import is_possible
 from bench.lone import measured
+
+pytestmark = pytest.mark.skipif(not is_possible(), reason="needs a C compiler")
 
 
 def test_each_way_is_measured(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from bench import pull_loop
+from bench.bare_loop import built, is_possible
 from helpers.cluster.stub_server import StubConnection, StubLoop, StubServer
 from rmq_store import cluster as engine
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+pytestmark = pytest.mark.skipif(not is_possible(), reason="needs a C compiler")
 QUEUE = engine.MessageQueue("Orders", "broker-a", 3)
 
 
@@ -46,14 +46,14 @@ def cluster() -> Iterator[OneBroker]:
 
 
 def test_all_answers_come(cluster: OneBroker, tmp_path: Path) -> None:
-    program = pull_loop.built(tmp_path)
+    program = built("pull_loop", tmp_path)
     offsets = range(0, 32_000, 32)
     fetched = pull_loop.fetch(program, cluster, QUEUE, offsets, 32)
     assert fetched.answers == len(offsets)
     assert fetched.received_bytes > sum(offset % 5_000 for offset in offsets)
-    assert pull_loop.built(tmp_path) == program
+    assert built("pull_loop", tmp_path) == program
 
 
 def test_an_answer_without_messages_ends_the_loop(cluster: OneBroker, tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError):
-        pull_loop.fetch(pull_loop.built(tmp_path), cluster, QUEUE, range(31_968, 32_100, 32), 32)
+        pull_loop.fetch(built("pull_loop", tmp_path), cluster, QUEUE, range(31_968, 32_100, 32), 32)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from bench import pull_loop
+from bench.bare_loop import built
 from bench.case import Case, Pair, Target
 from bench.messages import BODY_BYTES, TOPIC, plain
 from bench.null_source import PARTITIONS
@@ -112,7 +113,7 @@ def reading(
             return ask(peer, "client.litePull", TOPIC, count=count, pullBatch=JAVA_PULL_BATCH)
 
         def loop() -> float:
-            program = pull_loop.built(scratch.directory)
+            program = built("pull_loop", scratch.directory)
             duration_s = 0.0
             for queue, span in topic_stats(cluster, TOPIC).items():
                 offsets = range(span.min_offset, span.max_offset, JAVA_PULL_BATCH)
