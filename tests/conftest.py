@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from helpers import server_process, spark_jvm
+from rmq_store.broker.write import disk_space
 
 pytest.register_assert_rewrite("compat.stores.reading", "compat.stores.expectations")
 pytest_plugins = ["helpers.server_fixtures", "helpers.kafka_fixtures", "helpers.cluster.fixtures"]
@@ -131,6 +132,18 @@ def copy_store() -> Callable[[Path, Path], Path]:
         return target
 
     return copy
+
+
+@pytest.fixture(autouse=True)
+def _a_disk_with_room(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A store warns and refuses by how full its disk is. The host's disk decides no test but those marked real_disk.
+
+    It has a patch of its own: a test that undoes its own patches keeps this one.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        if request.node.get_closest_marker("real_disk") is None:
+            patched.setattr(disk_space, "_used_percent", lambda path: 10)
+        yield
 
 
 @pytest.fixture
