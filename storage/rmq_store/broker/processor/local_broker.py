@@ -21,7 +21,7 @@ from rmq_store.broker.processor.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYT
 from rmq_store.broker.rules.hot_queue import starts_at_first_message
 from rmq_store.broker.store.store import Store
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
-from rmq_store.format.frames.message import Message, Origin
+from rmq_store.format.frames.message import Message, Origin, changed
 from rmq_store.format.properties.property_string import TRANSACTION_PREPARED
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.errors import ResponseCode
@@ -98,7 +98,7 @@ class LocalBroker:
             raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
         with self._answers.answering():
             result = self.store.send(
-                message if message.queue_id == queue_id else replace(message, queue_id=queue_id),
+                message if message.queue_id == queue_id else changed(message, queue_id=queue_id),
                 sys_flag=sys_flag,
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
@@ -120,7 +120,7 @@ class LocalBroker:
         self._check_send(messages[0].topic, queue_id)
         with self._answers.answering():
             results = self.store.send_all(
-                [one if one.queue_id == queue_id else replace(one, queue_id=queue_id) for one in messages],
+                [one if one.queue_id == queue_id else changed(one, queue_id=queue_id) for one in messages],
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
                 origins=[Origin(born_host)] * len(messages),

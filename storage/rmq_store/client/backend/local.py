@@ -48,6 +48,8 @@ class LocalBackend:
     ) -> None:
         self._order_topic_conf = dict(order_topic_conf or {})
         self._opened: list[Store] = []
+        # By topic: the settings of which its queues were made.
+        self._published: dict[str, tuple[dict[str, TopicConfig], list[MessageQueue]]] = {}
         brokers: dict[str, LocalBroker] = {}
         try:
             for name, place in _named(stores):
@@ -108,8 +110,13 @@ class LocalBackend:
                     there = broker.store.find_topic(topic)  # in another process's table by now, or in none
                     queues = max(count, there.read_queue_nums) if there is not None else count
                     known[name] = broker.store.create_topic(topic, queues, exist_ok=True)
-        _refuse_kinds(topic, known, kinds.refuse_to_write_topic)
-        return _queues(topic, ((name, config.write_queue_nums) for name, config in known.items() if config.writable))
+        # Asked for with every message. A table gives the same objects until somebody changes it.
+        published = self._published.get(topic)
+        if published is None or not _are_same(published[0], known):
+            _refuse_kinds(topic, known, kinds.refuse_to_write_topic)
+            counts = ((name, config.write_queue_nums) for name, config in known.items() if config.writable)
+            published = self._published[topic] = known, _queues(topic, counts)
+        return [*published[1]]
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
         """As `Backend.subscribe_queues`."""
@@ -132,6 +139,11 @@ class LocalBackend:
         store = Store.open(path, clock=clock, broker_name=name)
         self._opened.append(store)
         return store
+
+
+def _are_same(known: Mapping[str, TopicConfig], now: Mapping[str, TopicConfig]) -> bool:
+    # By identity: equal settings may be of different kinds.
+    return known.keys() == now.keys() and all(known[name] is config for name, config in now.items())
 
 
 def _refuse_kinds(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -30,7 +29,7 @@ from rmq_store.client.delivery.request import (
 from rmq_store.client.delivery.timers import is_timed, refuse_timers
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
-from rmq_store.format.frames.message import Message
+from rmq_store.format.frames.message import Message, changed
 from rmq_store.format.properties.property_string import PRODUCER_GROUP
 from rmq_store.format.text.names import retry_topic
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, ResponseCode
@@ -101,7 +100,7 @@ class RemoteBroker:
             self._transactions.make_known(self.name, producer_group, timeout_ms)
             # Of the wire, as in the end of the transaction: brokers compare the two.
             group = {PRODUCER_GROUP: self._cluster.wire_group(producer_group)}
-            message = replace(message, properties={**message.properties, **group})
+            message = changed(message, properties={**message.properties, **group})
         command = self._request(
             message, message.topic, queue_id, producer_group,
             sys_flag=sys_flag, new_topic_queues=self._queue_nums(message.topic),

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rmq_store.client.producer.producer_config import ProducerConfig
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.compression import compress
 from rmq_store.format.frames.frame_check import SysFlag
-from rmq_store.format.frames.message import Message, check_message
+from rmq_store.format.frames.message import Message, changed, check_message
 from rmq_store.format.frames.message_batch import batch_bytes
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.new_message import of_new_message
@@ -26,7 +25,7 @@ from rmq_store.protocol.errors import MessageIllegalError
 
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"  # MixAll.java
 
-_DELAYS = (names.DELAY_TIME_LEVEL, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC)
+_DELAYS = frozenset((names.DELAY_TIME_LEVEL, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC))
 _NO_CODE = -1
 
 
@@ -54,7 +53,7 @@ class MessagePreparer:
                 body, sys_flag = packed, flags
         if message.properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
             sys_flag |= SysFlag.TRANSACTION_PREPARED
-        return message if body is message.body else replace(message, body=body), sys_flag
+        return message if body is message.body else changed(message, body=body), sys_flag
 
     def prepare_batch(self, messages: Sequence[Message], now_ms: int, *, keep_unique_key: bool) -> list[Message]:
         """Check messages that are to be sent in one request, and prepare them; bodies are not compressed.
@@ -70,7 +69,7 @@ class MessagePreparer:
             self.check(message)
         messages = [self.with_unique_key(message, now_ms, keep_unique_key=keep_unique_key) for message in messages]
         for message in messages:
-            if any(name in message.stored_properties() for name in _DELAYS):
+            if not _DELAYS.isdisjoint(message.stored_properties()):
                 raise MessageIllegalError("a batch cannot hold delayed messages", _NO_CODE)
             if message.topic.startswith(RETRY_PREFIX):
                 raise MessageIllegalError("a batch cannot go to a retry topic", _NO_CODE)
@@ -108,7 +107,7 @@ class MessagePreparer:
         if not -(1 << 31) <= message.flag < 1 << 31:
             raise MessageIllegalError(f"flag={message.flag} is no 32-bit integer")
         own = of_new_message(message.properties, keep_identities=True)
-        kept = message if own is message.properties else replace(message, properties=own)
+        kept = message if own is message.properties else changed(message, properties=own)
         try:
             encode_properties(kept.stored_properties())
         except UsageError as error:
@@ -120,11 +119,11 @@ class MessagePreparer:
         """
         own = of_new_message(message.properties, keep_identities=keep_unique_key)
         if own is not message.properties:
-            message = replace(message, properties=own)
+            message = changed(message, properties=own)
         if own.get(names.UNIQUE_KEY):
             return message
         unique_id = self._unique_ids.next_id(now_ms, month_start_ms(now_ms))
-        return replace(message, properties={names.UNIQUE_KEY: unique_id, **message.properties})
+        return changed(message, properties={names.UNIQUE_KEY: unique_id, **message.properties})
 
 
 def check_half(message: Message) -> None:
@@ -133,7 +132,7 @@ def check_half(message: Message) -> None:
     Raises:
         MessageIllegalError: it has one.
     """
-    if any(name in message.stored_properties() for name in _DELAYS):
+    if not _DELAYS.isdisjoint(message.stored_properties()):
         raise MessageIllegalError("a message of a transaction has no delay and no deliver time", _NO_CODE)
 
 

@@ -65,6 +65,31 @@ class Message:
         return stored
 
 
+def changed(
+    message: Message,
+    *,
+    body: bytes | None = None,
+    properties: Mapping[str, str] | None = None,
+    queue_id: int | None = None,
+) -> Message:
+    """The message with another body, properties or queue; None leaves what it has. It is asked for with every message
+    that is sent, and `dataclasses.replace` looks at each field three times.
+    """
+    return Message(
+        message.topic,
+        message.body if body is None else body,
+        message.tags,
+        message.keys,
+        message.properties if properties is None else properties,
+        message.flag,
+        message.queue_id if queue_id is None else queue_id,
+        message.sharding_key,
+        message.born_timestamp_ms,
+        message.delay_level,
+        message.deliver_timestamp_ms,
+    )
+
+
 class Origin(NamedTuple):
     """How a message came over the network. `born_host` is its sender's; None: the store's own. `sys_flag` holds the
     compression of a body that the sender has compressed.

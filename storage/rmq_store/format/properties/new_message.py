@@ -128,4 +128,6 @@ def of_new_message(properties: Mapping[str, str], *, keep_identities: bool = Fal
     dropped = ADDED_ON_THE_WAY if keep_identities else _SUSPECT
     if not CARRIED_OUT_BY.isdisjoint(properties):
         dropped |= REQUESTS
+    if dropped.isdisjoint(properties):
+        return properties
     return {name: value for name, value in properties.items() if name not in dropped}

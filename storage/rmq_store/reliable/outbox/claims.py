@@ -20,7 +20,6 @@ A row that cannot be read goes to the manual list by itself (`illegal`), before 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ import sqlalchemy as sa
 
 from rmq_store.client import Message, MessageIllegalError
 from rmq_store.errors import UsageError
+from rmq_store.format.frames.message import changed
 from rmq_store.format.properties.new_message import OUTBOX_ID
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
@@ -365,4 +365,4 @@ def _message_of(stub: sa.Table, row: sa.Row[Any]) -> Message:
     if message.properties.get(OUTBOX_ID):
         return message
     message_id = check_message_id(row.message_id)
-    return replace(message, properties={UNIQUE_KEY: message_id, OUTBOX_ID: message_id, **message.properties})
+    return changed(message, properties={UNIQUE_KEY: message_id, OUTBOX_ID: message_id, **message.properties})

@@ -15,6 +15,7 @@ from rmq_store.format.text.delay_levels import DELAY_LEVELS_MS
 
 _RELATIVE: Final = {"TIMER_DELAY_MS": 1, "TIMER_DELAY_SEC": 1_000}
 DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", *_RELATIVE)
+_DELAYS: Final = frozenset(DELAYS)
 
 
 def deliver_ms(message: Message, now_ms: int) -> int | None:
@@ -38,7 +39,7 @@ def is_delayed(message: Message) -> bool:
     """True if it has any of these properties; a batch cannot hold it."""
     if message.delay_level or message.deliver_timestamp_ms is not None:
         return True
-    return any(name in message.properties for name in DELAYS)
+    return not _DELAYS.isdisjoint(message.properties)
 
 
 def without_delay(message: Message) -> Message:

@@ -17,21 +17,21 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
 from rmq_store.client import Message, Producer, SendResult
 from rmq_store.errors import UsageError
+from rmq_store.format.frames.message import changed
 from rmq_store.format.properties.new_message import OUTBOX_ID, of_new_message
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.drivers import commits_each_statement, require_engine, require_supported
 from rmq_store.reliable.database.message_id import UNIQUE_KEY, check_message_id
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
-from rmq_store.reliable.database.trouble import duplicate_key, is_duplicate
 from rmq_store.reliable.outbox.committed_stubs import Committed, look
 from rmq_store.reliable.outbox.delays import deliver_ms
 from rmq_store.reliable.outbox.message_ids import MessageIds
@@ -40,6 +40,7 @@ from rmq_store.reliable.outbox.sending import NotSent, Sent, send_claimed
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.sent_marks import SentMarks
 from rmq_store.reliable.outbox.stub import Stub, message_row
+from rmq_store.reliable.outbox.stub_statements import StubStatements
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -60,9 +61,6 @@ class Flushed:
     sent: Mapping[str, SendResult] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
 
-
-# The primary key of stubs, as `duplicate_key` names it.
-_SEQUENCE_KEYS = ("seq", "PRIMARY")
 
 
 class Outbox:
@@ -96,14 +94,7 @@ class Outbox:
         self._producer = producer
         self._engine = require_engine(engine)
         self._tables = tables or Tables()
-        # Made once: SQLAlchemy compiles a statement that it has seen in a fraction of the time.
-        self._insert_stub = self._tables.stub.insert()
-        body = sa.func.unhex(sa.bindparam("body_hex", type_=sa.Text))
-        self._insert_stub_hex = self._insert_stub.values(body=body)
-        self._insert_groups = self._tables.stub_group.insert()
-        ids = self._tables.stub.c.message_id
-        self._select_ids = sa.select(ids).where(ids.in_(sa.bindparam("ids", expanding=True)))
-        self._select_id = sa.select(ids).where(ids == sa.bindparam("id"))
+        self._statements = StubStatements(self._tables)
         self._groups = checked_groups(groups) if groups else ()
         self._clock = clock
         self._lease_ms = lease_ms
@@ -137,8 +128,9 @@ class Outbox:
         message_id: str | None = None,
         send_now: bool = True,
     ) -> Stub:
-        """Write the stub of a message in the caller's transaction: two statements. It is durable, and will be sent,
-        when that transaction commits. Then give the stub to `flush_after_commit`; `begin` does so itself.
+        """Write the stub of a message in the caller's transaction: two statements, on PostgreSQL one. It is durable,
+        and will be sent, when that transaction commits. Then give the stub to `flush_after_commit`; `begin` does so
+        itself.
 
         `connection` is a Connection or an ORM Session, also inside savepoints. From AsyncConnection and AsyncSession:
         `await connection.run_sync(outbox.add, message)`. It is a new message: its id (`message_id`, or a new one)
@@ -174,50 +166,12 @@ class Outbox:
             "claim_until_ms": until_ms,
             "is_manual": False,
         }
-        seq = self._insert(inner, row, is_chosen=is_chosen)
-        inner.execute(self._insert_groups, [{"message_id": message_id, "group_name": group} for group in named])
+        seq = self._statements.insert(inner, row, named, is_chosen=is_chosen)
         stub = Stub(message_id, ready, named, seq, now_ms, token, until_ms)
         with self._lock:
             if (block := self._open.get(inner)) is not None:
                 block.append(stub)
         return stub
-
-    def _insert(self, connection: sa.Connection, row: Mapping[str, Any], *, is_chosen: bool) -> int:
-        """Insert a stub and return its seq. An id that the caller has chosen may exist: a savepoint keeps the caller's
-        transaction usable on PostgreSQL, where an error would end it.
-        """
-        try:
-            with connection.begin_nested() if is_chosen else contextlib.nullcontext():
-                key = connection.execute(*self._insertion(connection, row)).inserted_primary_key
-        except sa.exc.IntegrityError as error:
-            if not is_duplicate(error):
-                raise
-            key = duplicate_key(error)
-            # An id that is made here is new, so it is no duplicate, also where the driver does not say which key is.
-            if key in _SEQUENCE_KEYS or not (key or is_chosen):
-                raise UsageError(self._sequence_is_behind(connection)) from error
-            raise UsageError(f"message id {row['message_id']!r} has a stub already: give another one") from error
-        assert key is not None
-        return int(key[0])
-
-    def _sequence_is_behind(self, connection: sa.Connection) -> str:
-        """The text of the error if the database gives a new row the seq of one that is there, as after a restore."""
-        stub = self._tables.stub
-        name = connection.dialect.identifier_preparer.format_table(stub)
-        step = f"SELECT setval(pg_get_serial_sequence('{name}', 'seq'), (SELECT max(seq) FROM {name}))"
-        if connection.dialect.name != "postgresql":
-            step = f"ALTER TABLE {name} AUTO_INCREMENT = N, with N above SELECT max(seq) FROM {name}"
-        return (
-            f"the message was not promised: the database gives it a seq that a row of {name} has. The sequence is "
-            f"behind its table, as after a restore or an import. Run {step}; then repeat the transaction"
-        )
-
-    def _insertion(self, connection: sa.Connection, row: Mapping[str, Any]) -> tuple[sa.Insert, Mapping[str, Any]]:
-        if connection.dialect.driver != "aiomysql":
-            return self._insert_stub, row
-        # aiomysql 0.3 cannot write bytes since PyMySQL 1.2: it calls what is a text there.
-        rest = {name: value for name, value in row.items() if name != "body"}
-        return self._insert_stub_hex, {**rest, "body_hex": row["body"].hex()}
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[sa.Connection]:
@@ -232,24 +186,15 @@ class Outbox:
             with self._engine.begin() as connection, self.collecting(connection) as stubs:
                 yield connection
                 if stubs and not any(stub.message.sharding_key for stub in stubs):
-                    there = self._still_there(connection, stubs)
+                    # After the commit, a transaction of its own would be needed. Only messages with keys need that:
+                    # others may have committed older messages of the key.
+                    there = self._statements.still_there(connection, [stub.message_id for stub in stubs])
         except sa.exc.DBAPIError as error:
             if error.connection_invalidated:
                 # The commit may have happened and its answer been lost: the stubs tell.
                 self.flush_after_commit(*stubs)
             raise
         self._flush(stubs, there)
-
-    def _still_there(self, connection: sa.Connection, stubs: Sequence[Stub]) -> set[str]:
-        """The ids that no savepoint has rolled back, asked before the commit. After it, a transaction of its own would
-        be needed. Only messages with keys need that: others may have committed older messages of the key.
-        """
-        ids = [stub.message_id for stub in stubs]
-        # A list of parameters is compiled each time, and most transactions have one message.
-        found = connection.scalars(
-            *(self._select_id, {"id": ids[0]}) if len(ids) == 1 else (self._select_ids, {"ids": ids})
-        )
-        return set(found)
 
     @contextlib.contextmanager
     def collecting(self, connection: sa.Connection) -> Iterator[list[Stub]]:
@@ -354,7 +299,7 @@ def _with_id(message: Message, message_id: str | None, made_by: MessageIds, now_
     is_chosen = message_id is not None
     message_id = check_message_id(message_id) if is_chosen else made_by.new(now_ms)
     ids = {UNIQUE_KEY: message_id, OUTBOX_ID: message_id}
-    return replace(message, properties=ids | dict(of_new_message(message.properties))), message_id, is_chosen
+    return changed(message, properties=ids | dict(of_new_message(message.properties))), message_id, is_chosen
 
 
 def _connection_of(given: sa.Connection | Session, table: sa.Table) -> sa.Connection:

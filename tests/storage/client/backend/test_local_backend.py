@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.client.backend.local import LocalBackend
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
+from rmq_store.kinds.table import COMPACTION
 from rmq_store.log.append import flush
-from rmq_store.protocol.errors import MQBrokerError, ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 
 from ..conftest import QUEUE, START_MS, create_store, send_to
@@ -95,6 +97,28 @@ def test_permissions_decide_which_queues_are_for_whom(local_cluster: LocalBacken
         broker.store._topics.update(TopicConfig("T", 2, 3, perm))
         assert len(local_cluster.publish_queues("T")) == writable
         assert len(local_cluster.subscribe_queues("T")) == readable
+
+
+def test_the_queues_of_a_topic_are_those_of_now(local_cluster: LocalBackend, broker: LocalBroker) -> None:
+    """They are asked for with every message, and made anew only when a table has changed."""
+    broker.store.create_topic("Grows", 2)
+    assert len(local_cluster.publish_queues("Grows")) == 2
+    local_cluster.publish_queues("Grows").clear()
+    assert len(local_cluster.publish_queues("Grows")) == 2
+    with Store.open(broker.store.path) as other:
+        other._topics.update(TopicConfig("Grows", 5, 5))
+    assert len(local_cluster.publish_queues("Grows")) == 5
+
+
+def test_a_topic_that_is_kept_in_another_way_now_is_refused(
+    local_cluster: LocalBackend, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings are equal to those of before: the kind is no setting."""
+    known = broker.store.create_topic("Compacted", 2)
+    assert local_cluster.publish_queues("Compacted")
+    monkeypatch.setattr(broker.store, "topics", lambda: {"Compacted": replace(known, kind=COMPACTION)})
+    with pytest.raises(MQClientError, match="Compacted"):
+        local_cluster.publish_queues("Compacted")
 
 
 def test_an_order_configuration_decides_the_queues_of_a_topic(local_home: dict[str, Path]) -> None:
