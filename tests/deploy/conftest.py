@@ -1,4 +1,4 @@
-"""What the recipes of docs/deploy.md need: a wheel, an environment that is packed, a cluster of Spark, a served store."""
+"""What the recipes of docs/deploy.md need: a packed environment, a standalone cluster of Spark, a served store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shell(script: str, directory: Path, environment: dict[str, str]) -> str:
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with `wheels`, `environment` and `environment.tar.gz`, as the page makes them. Needs a package index."""
+    """A directory with `wheels`, `environment` and `environment.tar.gz`, made as on the page. Needs a package index."""
     clone = tmp_path_factory.mktemp("clone")
     skip = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.so", "build")
     for name in SHIPPED:

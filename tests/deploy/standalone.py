@@ -58,7 +58,8 @@ class Standalone:
             "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(self.work),
             "SPARK_CONF_DIR": str(self.directory / "conf"), "SPARK_LOG_DIR": str(self.directory / "logs"),
             "SPARK_PID_DIR": str(self.directory / "pids"), "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_SUBMIT_OPTS": SHORT_LIFE, "SPARK_LAUNCHER_OPTS": SHORT_LIFE, "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIFE} -Dspark.master.rest.enabled=false",
+            "SPARK_SUBMIT_OPTS": SHORT_LIFE, "SPARK_LAUNCHER_OPTS": SHORT_LIFE,
+            "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIFE} -Dspark.master.rest.enabled=false",
             "PATH": os.pathsep.join(directories),
         }  # fmt: skip
 

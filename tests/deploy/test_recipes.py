@@ -40,7 +40,8 @@ def tried(step, run):
 
 def streamed():
     stream = spark.readStream.format("rmq").options(**given, subscribe="Orders", startingOffsets="earliest").load()
-    query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    sink = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    query = sink.trigger(availableNow=True).start()
     try:
         query.awaitTermination()
     except Exception:

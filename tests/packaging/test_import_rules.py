@@ -368,8 +368,8 @@ def test_only_the_file_layer_takes_locks() -> None:
 
 
 def test_the_connector_uses_only_public_names_of_the_engine() -> None:
-    """`from rmq_store import Store` is public; of its modules, `errors` is, and `arguments`, `extension` and `real_time`
-    are as good. So are the names in `__all__` of `rmq_store.reliable` and `rmq_store.cluster`, and for commands those of
+    """`from rmq_store import Store` is public; of its modules, `errors` is, and AS_GOOD_AS_PUBLIC are as good. So are
+    the names in `__all__` of `rmq_store.reliable` and `rmq_store.cluster`, and for commands those of
     `rmq_store.cli.plugin`.
     """
     public = {f"{module.__name__}.{name}" for module in (reliable, plugin, cluster) for name in module.__all__}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +34,12 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extension, "lack", lambda: LACK)
 
 
+def arrived(sent: bytes) -> Sent:
+    """What a task makes of it."""
+    made: Sent = cloudpickle.loads(sent)
+    return made
+
+
 def with_extension(monkeypatch: pytest.MonkeyPatch) -> bytes:
     """What a driver that has the extension sends."""
     monkeypatch.setattr(extension, "lack", lambda: None)
@@ -43,8 +48,7 @@ def with_extension(monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 
 def test_the_same_package_takes_the_object() -> None:
-    assert pickle.loads(cloudpickle.dumps(Sent())).rows == 3
-    assert pickle.loads(pickle.dumps(Sent())).rows == 3
+    assert arrived(cloudpickle.dumps(Sent())).rows == 3
 
 
 def test_all_that_spark_sends_to_tasks_is_checked() -> None:
@@ -64,7 +68,7 @@ def test_another_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     sent = cloudpickle.dumps(Sent())
     monkeypatch.setattr(rmq_store, "__version__", "0.0.9")
     with pytest.raises(UsageError) as refused:
-        pickle.loads(sent)
+        arrived(sent)
     said = str(refused.value)
     assert sys.executable in said and "has pyspark-rmq 0.0.9 in" in said and "the driver has " in said
     assert "has read and written nothing" in said and "the same release" in said
@@ -74,7 +78,7 @@ def test_a_task_without_the_extension_of_its_driver_is_refused(monkeypatch: pyte
     sent = with_extension(monkeypatch)
     monkeypatch.setattr(extension, "lack", lambda: LACK)
     with pytest.raises(UsageError) as refused:
-        pickle.loads(sent)
+        arrived(sent)
     said = str(refused.value)
     assert LACK.reason in said and LACK.fix in said and "spark.executorEnv.RMQ_PURE=1" in said
     assert "has read and written nothing" in said
@@ -83,7 +87,7 @@ def test_a_task_without_the_extension_of_its_driver_is_refused(monkeypatch: pyte
 def test_a_task_whose_lack_is_wanted_works(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = with_extension(monkeypatch)
     monkeypatch.setattr(extension, "lack", lambda: LACK._replace(is_wanted=True))
-    assert pickle.loads(sent).rows == 3
+    assert arrived(sent).rows == 3
 
 
 @pytest.mark.usefixtures("lacking")
@@ -93,7 +97,7 @@ def test_a_driver_without_the_extension_warns_once_and_asks_its_tasks_for_none(
     monkeypatch.setattr(executor_check, "_has_warned", False)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert pickle.loads(cloudpickle.dumps(Sent())).rows == 3
+            assert arrived(cloudpickle.dumps(Sent())).rows == 3
     (warning,) = caplog.messages
     assert LACK.reason in warning and LACK.fix in warning
 
