@@ -1,4 +1,4 @@
-"""What a task must have before it reads or writes: this package, in the driver's release, and the driver's C extension.
+"""A task reads and writes only with this package, in the driver's release, and with the driver's C extension.
 
 Spark pickles readers and writers on the driver, and unpickles them in each task. `SentToExecutors` makes that the place
 of the check, because nothing of a task runs before it:
