@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 name_servers, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.appName("bills").getOrCreate()
 
-orders = spark.readStream.format("rmq").options(nameServer=name_servers, subscribe="Orders", group="cg_bills").load()
+source = spark.readStream.format("rmq").options(nameServer=name_servers, subscribe="Orders", group="cg_bills")
+orders = source.option("startingOffsets", "earliest").load()  # of a new group; then it goes on where it stopped
 bills = orders.selectExpr("keys", "concat('bill for ', CAST(body AS STRING)) AS body")
 sink = bills.writeStream.format("rmq").options(nameServer=name_servers, topic="Bills", checkpointLocation=checkpoint)
 sink.trigger(availableNow=True).start().awaitTermination()

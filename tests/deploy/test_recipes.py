@@ -64,7 +64,8 @@ from pyspark.sql import SparkSession
 
 remote, name_server, checkpoint = sys.argv[1:]
 spark = SparkSession.builder.remote(remote).getOrCreate()
-orders = spark.readStream.format("rmq").options(nameServer=name_server, subscribe="Orders", group="cg_bills").load()
+source = spark.readStream.format("rmq").options(nameServer=name_server, subscribe="Orders", group="cg_bills")
+orders = source.option("startingOffsets", "earliest").load()
 sink = orders.select("keys", "body").writeStream.format("rmq").options(nameServer=name_server, topic="Bills")
 query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
 query.awaitTermination()
