@@ -23,7 +23,7 @@ HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/st
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow compat compat-stores cluster cluster-short harness harness-short kafka kafka-versions crash soak bench bench-peers lint types check clean seeded-faults
+.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow deploy compat compat-stores cluster cluster-short harness harness-short kafka kafka-versions crash soak bench bench-peers lint types check clean seeded-faults
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ test-long: spark-classes ## run those that kill processes, read stores of many b
 
 slow: spark-classes ## run the tests that `make test` leaves out because they take long
 	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not cluster and not harness and not interop" -o timeout=600 $(PYTEST_ARGS)
+
+deploy: java $(STAMP) ## run the recipes of docs/deploy.md: an archive for a standalone cluster, Connect (minutes; needs PyPI)
+	@$(PY) -m pytest -m "slow" tests/deploy $(PYTEST_ARGS)
 
 compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stores (needs Maven)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "compat" $(COMPAT) $(PYTEST_ARGS)

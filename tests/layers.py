@@ -27,6 +27,8 @@ LAYERS: Final[dict[str, set[str]]] = {
     "memory": set(),
     # Functions on plain values, too, but in C. By way of format/bytes/native.py, which knows whether it is there.
     "format": {"errors", "threads", "memory", "_native"},
+    # Why the C extension is not loaded, for those who tell users.
+    "extension": {"format"},
     # What a client and a broker say to each other, whatever lies between them.
     "protocol": {"errors", "format"},
     # Of format the fences between loads and stores of shared words, which are C.

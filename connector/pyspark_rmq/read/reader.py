@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.access.executor_check import SentToExecutors
 from pyspark_rmq.access.queue_source import QueueSource
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.options import SourceOptions
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark_rmq.schema.row_filters import Condition
 
 
-class RmqReader(DataSourceReader):
+class RmqReader(SentToExecutors, DataSourceReader):
     """The reader of `spark.read`: the range is fixed when the query is planned; nothing is committed."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:

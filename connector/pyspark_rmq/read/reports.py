@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from pyspark_rmq.access.executor_check import SentToExecutors
 from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.options.options import ReportOptions
 from pyspark_rmq.position.position import refuse
@@ -45,7 +46,7 @@ def report_schema(options: ReportOptions) -> StructType:
     return _SCHEMAS[options.name]
 
 
-class ReportReader(DataSourceReader):
+class ReportReader(SentToExecutors, DataSourceReader):
     """Reads a report in one task. `schema` has the wanted columns in any order.
 
     Raises (when constructed):

@@ -33,6 +33,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.access.executor_check import SentToExecutors
 from pyspark_rmq.access.queue_source import (
     Brokers,
     DelayedMessages,
@@ -101,7 +102,7 @@ class _View(NamedTuple):
         return is_same and other.had <= self.had
 
 
-class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of `spark.readStream`: plans batches over the subscribed queues, and commits a group's offsets."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.access.executor_check import SentToExecutors
 from pyspark_rmq.options.options import NO_TABLES, SinkOptions
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.write.sink import BatchWrite, MicroBatch, Sink, TaskReport, sink_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class RmqWriter(DataSourceArrowWriter):
+class RmqWriter(SentToExecutors, DataSourceArrowWriter):
     """The writer of `df.write`."""
 
     def __init__(self, sink: Sink) -> None:
@@ -44,7 +45,7 @@ class RmqWriter(DataSourceArrowWriter):
         self.sink.discard([self._unit])
 
 
-class RmqStreamWriter(DataSourceStreamArrowWriter):
+class RmqStreamWriter(SentToExecutors, DataSourceStreamArrowWriter):
     """The writer of `df.writeStream`. Each step is a process with its own object."""
 
     def __init__(self, sink: Sink) -> None:

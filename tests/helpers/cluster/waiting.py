@@ -19,12 +19,12 @@ USED_BESIDE = (-2, 0, 1)
 ESTABLISHED = "01"
 
 
-def until(fulfilled: Callable[[], bool], complaint: str) -> None:
+def until(fulfilled: Callable[[], bool], complaint: str, patience_s: float = PATIENCE_S) -> None:
     """Wait until something holds. Raises `ServerError`."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + patience_s
     while not fulfilled():
         if time.monotonic() > deadline_s:
-            raise ServerError(f"after {PATIENCE_S:.0f} s: {complaint}")
+            raise ServerError(f"after {patience_s:.0f} s: {complaint}")
         time.sleep(0.05)
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
-from importlib.util import find_spec
 from pathlib import Path
 
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding
@@ -57,21 +56,15 @@ def version_tuple(text: str) -> tuple[int, int]:
     return int(parts[0]) if parts else 0, int(parts[1]) if len(parts) > 1 else 0
 
 
-def engine(environment: Mapping[str, str], find: Callable[[str], object] = find_spec) -> Finding:
+def engine() -> Finding:
     """Check for the C extension; without it Python does the same work, but slower."""
-    from rmq_store.format.bytes import native
+    from rmq_store import extension
 
-    slow = "all of it works in Python only, and takes two to three times the processor time"
-    if native.LOADED:
+    lack = extension.lack()
+    if lack is None:
         return Finding("engine", OK, "fast: the C extension is loaded")
-    if environment.get("RMQ_PURE") == "1":
-        return Finding("engine", WARN, f"RMQ_PURE=1 is set, so the C extension is not loaded: {slow}", "unset RMQ_PURE")
-    build = f"{sys.executable} -m pip install --force-reinstall --no-deps pyspark-rmq"
-    if find("rmq_store._native") is None:
-        text, fix = "the C extension is not there", f"install a C compiler and this Python's headers, then {build}"
-    else:
-        text, fix = "the C extension cannot be loaded, or is of another version", build
-    return Finding("engine", WARN, f"{text}: {slow}", fix)
+    slow = "all of it works in Python only, and takes two to three times the processor time"
+    return Finding("engine", WARN, f"{lack.reason}: {slow}", lack.fix)
 
 
 def limits(files: int | None = None, maps_file: Path = Path("/proc/sys/vm/max_map_count")) -> list[Finding]:

@@ -61,7 +61,7 @@ def _of_machine(target: StoreTarget | None, *, no_spark: bool) -> list[Finding]:
     from rmq_store.cli.checks import machine, spark
 
     findings = [
-        machine.python(), *machine.packages(), machine.engine(os.environ), *machine.limits(),
+        machine.python(), *machine.packages(), machine.engine(), *machine.limits(),
         machine.time_zone(os.environ),
     ]  # fmt: skip
     if not no_spark:
