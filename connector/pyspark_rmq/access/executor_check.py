@@ -94,4 +94,4 @@ def _has_extension() -> bool:
     return lack is None
 
 
-register_pickle_by_value(sys.modules[__name__])
+register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
