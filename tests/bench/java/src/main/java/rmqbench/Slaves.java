@@ -1,0 +1,75 @@
+package rmqbench;
+
+import com.alibaba.fastjson2.JSONObject;
+import java.util.Map;
+import org.apache.rocketmq.store.DefaultMessageStore;
+
+/** The store of a slave, without a broker: it copies the log of a master from its HA port, and dispatches it. */
+final class Slaves {
+    private static final long DEADLINE_NS = 120_000_000_000L;
+
+    private DefaultMessageStore store;
+    private long startedNs;
+
+    void addTo(Map<String, Main.Command> commands) {
+        commands.put("slave.start", this::start);
+        commands.put("slave.copied", this::copied);
+        commands.put("slave.watch", this::watch);
+        commands.put("slave.stop", this::stop);
+    }
+
+    /** {directory, settings, master}: settings are those of a broker.conf, brokerRole=SLAVE among them; master is an HA address. */
+    private JSONObject start(JSONObject fields) throws Exception {
+        store = StoreAlone.loaded(fields);
+        store.start();
+        startedNs = System.nanoTime();
+        store.getHaService().updateHaMasterAddress(fields.getString("master"));
+        store.getHaService().getHAClient().wakeup(); // it looks every 5 s otherwise
+        return new JSONObject();
+    }
+
+    /** {end}: seconds since it knows its master until its log ends there, and until its queues and its index do. */
+    private JSONObject copied(JSONObject fields) throws InterruptedException {
+        long end = fields.getLongValue("end");
+        while (store.getMaxPhyOffset() < end) {
+            pause("the log ends at " + store.getMaxPhyOffset());
+        }
+        double logSeconds = Figures.secondsSince(startedNs);
+        StoreAlone.awaitDispatch(store);
+        return JSONObject.of("logSeconds", logSeconds, "seconds", Figures.secondsSince(startedNs));
+    }
+
+    /** {topic, queueId, first, end}: for each message of [first, end), System.nanoTime() when it was seen; it looks every ms. */
+    private JSONObject watch(JSONObject fields) throws Exception {
+        String topic = fields.getString("topic");
+        int queueId = fields.getIntValue("queueId");
+        long first = fields.getLongValue("first");
+        long[] seenNs = new long[(int) (fields.getLongValue("end") - first)];
+        long begin = System.nanoTime();
+        for (int seen = 0; seen < seenNs.length; ) {
+            long behind = store.getMaxOffsetInQueue(topic, queueId) - first;
+            long now = System.nanoTime();
+            while (seen < Math.min(behind, seenNs.length)) {
+                seenNs[seen++] = now;
+            }
+            if (now - begin > DEADLINE_NS) {
+                throw new IllegalStateException(seen + " of " + seenNs.length + " messages came");
+            }
+            Thread.sleep(1);
+        }
+        return JSONObject.of("seenNs", seenNs);
+    }
+
+    private JSONObject stop(JSONObject fields) {
+        store.shutdown();
+        store = null;
+        return new JSONObject();
+    }
+
+    private void pause(String state) throws InterruptedException {
+        if (System.nanoTime() - startedNs > DEADLINE_NS) {
+            throw new IllegalStateException(state);
+        }
+        Thread.sleep(1);
+    }
+}
