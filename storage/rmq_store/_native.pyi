@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.format.bytes.native import Bytes, Int32, Int64, Rows, Texts, UInt32, UInt64
+from rmq_store.format.bytes.native import Bools, Bytes, Int32, Int64, Rows, Texts, UInt32, UInt64
 
 INTERFACE: int
 
@@ -396,7 +396,7 @@ def dispatch_frames(
     queue_offsets: Int64,
     tags_codes: Int64,
     timestamps: Int64,
-    dispatchable: npt.NDArray[np.bool_],
+    dispatchable: Bools,
     key_counts: Int32,
     key_hashes: Int32,
     topic_starts: Int64,

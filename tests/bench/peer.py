@@ -89,7 +89,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Name server, broker and client on loopback, in JVMs of their own. `ha_address`: where slaves of the broker dial."""
+    """Name server, broker and client on loopback, in JVMs of their own. `ha_address`: where slaves of the broker dial.
+    """
 
     name_server: str
     broker_name: str

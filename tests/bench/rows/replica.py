@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -196,7 +196,9 @@ def _delays_ms(send: Callable[[], list[int]], watch: Callable[[], list[int]]) ->
     return tuple(np.quantile((np.array(seen_ns) - np.array(answered_ns)) / 1e6, (0.5, 0.99)).tolist())
 
 
-_BROKER = "RocketMQ 5.5.0 on loopback, name server and broker (2 GiB) in JVMs of their own (G1), ASYNC_FLUSH, ASYNC_MASTER."
+_BROKER = (
+    "RocketMQ 5.5.0 on loopback, name server and broker (2 GiB) in JVMs of their own (G1), ASYNC_FLUSH, ASYNC_MASTER."
+)
 _SIZES = " and ".join(f"{rows:,} messages of {size:,} B" for size, rows in READ.items())
 _LOG = f"{_SIZES} in {PARTITIONS} queues, in the broker's page cache; each with one key and a UNIQ_KEY."
 _OURS = "Ours a follower in one process, from its start with an empty directory: it asks for settings and tables first."
