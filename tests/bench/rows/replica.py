@@ -80,7 +80,7 @@ def _slave(peer: Cluster, slave: Process, root: Path) -> Iterator[None]:
 
 def _copied_s(scratch: Scratch, peer: Cluster, slave: Process, end: int) -> float:
     with _new(scratch, "slave") as root, _slave(peer, slave, root):
-        return float(slave.ask("slave.copied", end=end)["logSeconds"])
+        return float(slave.ask("slave.copied", end=end)["seconds"])
 
 
 @contextlib.contextmanager
@@ -203,8 +203,8 @@ _SIZES = " and ".join(f"{rows:,} messages of {size:,} B" for size, rows in READ.
 _LOG = f"{_SIZES} in {PARTITIONS} queues, in the broker's page cache; each with one key and a UNIQ_KEY."
 _OURS = "Ours a follower in one process, from its start with an empty directory: it asks for settings and tables first."
 _JAVA_SLAVE = (
-    "Java's is a DefaultMessageStore with brokerRole=SLAVE (2 GiB) that runs already, from when it knows its master to "
-    "when its log has the last byte. It has no tables to ask for."
+    "Java's is a DefaultMessageStore with brokerRole=SLAVE (2 GiB) in a JVM that has run others, from the first bytes "
+    "that it gets to the last ones. It sends its first report after 5 s, which are left out."
 )
 _ARROW = "Then five columns of all messages as record batches, queue after queue, as the lanes read them."
 
