@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_store.clock import system_clock
+from rmq_store.errors import StoreError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.lazy.dataclasses import dataclass
@@ -60,7 +61,7 @@ def read_state(root: Path) -> FeederState | None:
     try:
         content = json.loads(durable.read_limited(_path(root), _BYTES_MAX))
         known = {field.name: content[field.name] for field in fields(FeederState)}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (StoreError, OSError, ValueError, KeyError, TypeError):
         return None
     defaults = asdict(FeederState())
     if any(type(value) is not type(defaults[name]) for name, value in known.items()):

@@ -58,7 +58,7 @@ def _follow_options(command: F) -> F:
         ),
         click.option("--once", is_flag=True, help="Stop at the end that the broker's log has now."),
         click.option(
-            "--set", "settings", metavar="NAME=VALUE", multiple=True,
+            "--set", "own", metavar="NAME=VALUE", multiple=True,
             help="A setting of the replica's own retention, as fileReservedTime=720; it stays. May be repeated.",
         ),
         click.option(
@@ -113,17 +113,17 @@ def _follow(
     replica: Path,
     start: Start,
     once: bool,
+    own: tuple[str, ...],
     broker_conf: Path | None,
     resync: bool,
     as_slave: bool,
     as_json: bool,
-    **given: tuple[str, ...],
 ) -> None:
     from rmq_store.broker.metadata.store_config import read_broker_conf
     from rmq_store.replica.follow import Follower
     from rmq_store.replica.master import Master
 
-    name, own = "" if address else broker or "", _own_settings(given["settings"])
+    name, kept = "" if address else broker or "", _own_settings(own)
     known = None if broker_conf is None else read_broker_conf(broker_conf)
     with (
         stopped_by_signals() as stop,
@@ -131,7 +131,7 @@ def _follow(
         Master(settings, broker=name, address=address or "", ha_address=ha_address, broker_conf=known) as master,
     ):
         follower = Follower(
-            replica, master, start=start, as_slave=as_slave, settings=own, tell=tell, should_stop=stop.wait
+            replica, master, start=start, as_slave=as_slave, settings=kept, tell=tell, should_stop=stop.wait
         )
         aside = follower.resync() if resync else None
         if aside is not None:

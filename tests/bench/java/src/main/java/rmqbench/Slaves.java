@@ -26,12 +26,17 @@ final class Slaves {
         return new JSONObject();
     }
 
-    /** {end}: seconds from the first bytes of its log until it ends there. The first report of a slave takes 5 s, which is left out. */
+    /**
+     * {end}: seconds from the first bytes of its log until it ends there, and until its queues and its index do, too. The 5 s
+     * before the first report of a slave are left out.
+     */
     private JSONObject copied(JSONObject fields) throws InterruptedException {
         long end = fields.getLongValue("end");
         long firstNs = await(Math.min(1, end));
         await(end);
-        return JSONObject.of("seconds", Figures.secondsSince(firstNs));
+        double logSeconds = Figures.secondsSince(firstNs);
+        StoreAlone.awaitDispatch(store);
+        return JSONObject.of("logSeconds", logSeconds, "seconds", Figures.secondsSince(firstNs));
     }
 
     /** Wait until its log ends there or behind; returns System.nanoTime(). */
