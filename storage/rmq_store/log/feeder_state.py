@@ -1,4 +1,4 @@
-"""What the feeder of a replica last knew, for other processes: `pyrmq/feeder.json`, beside the lock of `replica_role`.
+"""The state of a replica's feeder, for other processes: `pyrmq/feeder.json`, beside the lock of `replica_role`.
 
 The feeder writes it when a connection begins or ends, and whenever it has asked the master. A feeder that was killed
 leaves it as it was: `feeder_lives` tells.
@@ -57,7 +57,7 @@ def write_state(root: Path, state: FeederState) -> None:
 
 
 def read_state(root: Path) -> FeederState | None:
-    """What the feeder of a replica last wrote; None: nothing, or nothing that can be read."""
+    """The state that the feeder of a replica wrote last; None: none, or none that can be read."""
     try:
         content = json.loads(durable.read_limited(_path(root), _BYTES_MAX))
         known = {field.name: content[field.name] for field in fields(FeederState)}

@@ -80,7 +80,7 @@ class _Checks(Protocol):
 
 
 class Offsets(NamedTuple):
-    """What waits for the log. `timers`: the content of timercheck. None: the master has no such table."""
+    """Tables that wait for the log. `timers`: the content of timercheck. None: the master has no such table."""
 
     consumer: Table | None
     delay: Table | None

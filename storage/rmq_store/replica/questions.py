@@ -1,6 +1,6 @@
 """The tables of a master, asked for in a thread beside the feed: an answer that takes its time delays no message.
 
-One round is under way at most, and one answer waits at most. What was read is written by the thread that feeds
+One round is under way at most, and one answer waits at most. The thread that feeds writes the tables
 (`MetadataCopy.take`), at a moment when nothing of the feed is held back.
 """
 

@@ -209,8 +209,8 @@ _SIZES = " and ".join(f"{rows:,} messages of {size:,} B" for size, rows in COUNT
 _LOG = f"{_SIZES} in {PARTITIONS} queues, in the broker's page cache; each with one key and a UNIQ_KEY."
 _OURS = "Ours a follower in one process, from its start with an empty directory: it asks for settings and tables first."
 _JAVA_SLAVE = (
-    "Java's is a DefaultMessageStore with brokerRole=SLAVE (2 GiB) in a JVM that has run others, from its first byte on. "
-    "It sends its first report after 5 s, which are left out."
+    "Java's is a DefaultMessageStore with brokerRole=SLAVE (2 GiB) in a JVM that has run others, from its first byte "
+    "on. It sends its first report after 5 s, which are left out."
 )
 _ENDS = "log: until the slave's log has the last byte; queues: until its queues and index have it, as ours have then."
 _LIMIT = (
