@@ -21,7 +21,7 @@ from bench.crew import Crew
 from bench.messages import BODY_BYTES, TOPIC
 from bench.null_source import PARTITIONS
 from bench.peer import Cluster, Process
-from bench.rows.peers_cluster import FIVE, ask, read_lanes
+from bench.rows.peers_cluster import FIVE, read_lanes
 from bench.rows.queue_read import read_rows
 from bench.scratch import Scratch
 from rmq_store import Store
@@ -142,7 +142,6 @@ def into_arrow(scratch: Scratch, body_bytes: int, *, keys: bool, of_master: str 
             way()
             return (processor.used_s([peer.broker.pid]) - before_s) / count * 1e6
 
-        ask(peer, "client.litePull", TOPIC, count=count, pullBatch=32)  # the broker is slow until it is compiled
         yardstick = by_slave if slave is not None else by_lanes
         yield Pair(partial(cost, by_replica), partial(cost, yardstick)) if of_master else Pair(by_replica, yardstick)
 
