@@ -77,9 +77,10 @@ def feeder(number: int, root: str, *broker: str) -> Iterator[Callable[[int], Non
 
 
 @contextlib.contextmanager
-def watcher(number: int, root: str, topic: str) -> Iterator[Callable[[int], list[int]]]:
-    """One process of a crew with the stream reader that Spark's planning process has. A call asks it for the end of
-    queue 0 every LOOK_S, until `end`, and returns for each new message `monotonic_ns` when it was seen.
+def watcher(number: int, where: dict[str, str], topic: str) -> Iterator[Callable[[int], list[int]]]:
+    """One process of a crew with the stream reader that Spark's planning process has, by the options `where`. A call
+    asks it for the end of the topic's only queue every LOOK_S, until `end`, and returns for each new message
+    `monotonic_ns` when it was seen.
     """
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -87,7 +88,7 @@ def watcher(number: int, root: str, topic: str) -> Iterator[Callable[[int], list
     from pyspark_rmq.read.stream_reader import RmqStreamReader
     from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 
-    options = {"path": root, "subscribe": topic, "startingOffsets": "latest"}
+    options = where | {"subscribe": topic, "startingOffsets": "latest"}
     reader = RmqStreamReader(source_options(options, "stream read", 1_000_000), SOURCE_SCHEMA)
     position = reader.initialOffset()
 
@@ -95,9 +96,9 @@ def watcher(number: int, root: str, topic: str) -> Iterator[Callable[[int], list
         nonlocal position
         seen_ns: list[int] = []
         deadline_s = time.monotonic() + _DEADLINE_S
-        while (at := _next(position, topic)) < end:
+        while (at := _next(position)) < end:
             latest = reader.latestOffset(position, ReadAllAvailable())
-            seen_ns += [time.monotonic_ns()] * (_next(latest, topic) - at)
+            seen_ns += [time.monotonic_ns()] * (_next(latest) - at)
             position = latest
             assert time.monotonic() < deadline_s, f"the reader sees messages up to {at}, not to {end}"
             time.sleep(LOOK_S)
@@ -109,7 +110,8 @@ def watcher(number: int, root: str, topic: str) -> Iterator[Callable[[int], list
         reader.stop()
 
 
-def _next(position: dict[str, Any], topic: str) -> int:
-    from pyspark_rmq.position.position import Queue, StreamPosition
+def _next(position: dict[str, Any]) -> int:
+    from pyspark_rmq.position.position import StreamPosition
 
-    return StreamPosition.from_json(position).next[Queue(topic, 0)]
+    (offset,) = StreamPosition.from_json(position).next.values()
+    return offset

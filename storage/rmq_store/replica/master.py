@@ -171,7 +171,7 @@ class Master:
                 f"FILE, its broker.conf, with {', '.join(_TAKEN[:2])} if they are not RocketMQ's own",
                 self.broker_name,
             )
-        return _OF_ROCKETMQ | self._broker_conf
+        return {**_OF_ROCKETMQ, **self._broker_conf}
 
     def _ha_address(self, settings: Mapping[str, str]) -> str:
         if self._given_ha_address:

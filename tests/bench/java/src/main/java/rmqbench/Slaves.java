@@ -13,7 +13,6 @@ final class Slaves {
     void addTo(Map<String, Main.Command> commands) {
         commands.put("slave.start", this::start);
         commands.put("slave.copied", this::copied);
-        commands.put("slave.watch", this::watch);
         commands.put("slave.stop", this::stop);
     }
 
@@ -49,27 +48,6 @@ final class Slaves {
             Thread.sleep(1);
         }
         return System.nanoTime();
-    }
-
-    /** {topic, queueId, first, end}: for each message of [first, end), System.nanoTime() when it was seen; it looks every ms. */
-    private JSONObject watch(JSONObject fields) throws Exception {
-        String topic = fields.getString("topic");
-        int queueId = fields.getIntValue("queueId");
-        long first = fields.getLongValue("first");
-        long[] seenNs = new long[(int) (fields.getLongValue("end") - first)];
-        long begin = System.nanoTime();
-        for (int seen = 0; seen < seenNs.length; ) {
-            long behind = store.getMaxOffsetInQueue(topic, queueId) - first;
-            long now = System.nanoTime();
-            while (seen < Math.min(behind, seenNs.length)) {
-                seenNs[seen++] = now;
-            }
-            if (now - begin > DEADLINE_NS) {
-                throw new IllegalStateException(seen + " of " + seenNs.length + " messages came");
-            }
-            Thread.sleep(1);
-        }
-        return JSONObject.of("seenNs", seenNs);
     }
 
     private JSONObject stop(JSONObject fields) {
