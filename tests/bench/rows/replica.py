@@ -238,9 +238,10 @@ def _cases() -> Iterator[Case]:
     yield Case(
         "replica-delay", "from the answer of a send until Spark's reader sees the message in a replica", "replica",
         BODY_BYTES[1], "the same reader over the network", "ms", None,
-        (f"{DELAYS} sends, 10 to 30 ms apart. A stream reader in a process of its own is asked for `latestOffset` every "
-         "ms; the replica has its feeder in another one.", _BROKER),
-        delayed, "An ASYNC_MASTER looks every 100 ms whether it has something for a slave that has all.", peers=True, figures=("p50", "p99"),
+        (f"{DELAYS} sends, 10 to 30 ms apart. A stream reader in a process of its own is asked for `latestOffset` "
+         "every ms; the replica has its feeder in another one.", _BROKER),
+        delayed, "An ASYNC_MASTER looks every 100 ms whether it has something for a slave that has all.", peers=True,
+        figures=("p50", "p99"),
     )  # fmt: skip
 
 
