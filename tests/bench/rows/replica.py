@@ -211,7 +211,7 @@ _ENDS = "log: until the slave's log has the last byte; queues: until its queues 
 _LIMIT = (
     "A message of 100 B takes 1.1 us of our processor time: the pass that finds topics, tags and keys a third, the "
     "index a fifth. At 1 KiB it takes 2.5 us, copies and writes a fifth. All of it is one thread. Others used both "
-    "processors during the measurement, so it got less of them than the threads of a JVM."
+    "processors meanwhile, so it got less of them than a JVM."
 )
 _ARROW = "Then five columns of all messages as record batches, queue after queue, as the lanes read them."
 
