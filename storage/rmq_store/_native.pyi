@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.format.bytes.native import Bytes, Int32, Int64, Rows, Texts, UInt32, UInt64
+from rmq_store.format.bytes.native import Bools, Bytes, Int32, Int64, Rows, Texts, UInt32, UInt64
 
 INTERFACE: int
 
@@ -384,6 +384,29 @@ def newest_entries(
 ) -> list[int] | None:
     """As `rmq_store.log.views.index_map.newest_entries`, which see; newest file first. ValueError: a file of another
     size."""
+
+def dispatch_frames(
+    data: Bytes,
+    positions: Int64,
+    sizes: Int64,
+    base_offset: int,
+    indexes_tags: bool,
+    codes: Int32,
+    queue_ids: Int32,
+    queue_offsets: Int64,
+    tags_codes: Int64,
+    timestamps: Int64,
+    dispatchable: Bools,
+    key_counts: Int32,
+    key_hashes: Int32,
+    topic_starts: Int64,
+    topic_sizes: Int64,
+) -> tuple[int, int] | None:
+    """Into the arrays (n,): what `DispatchColumns` has of the frames at `positions` (n,), without times of delivery.
+    `codes` are indexes into the topics, in the order in which they come first; `topic_starts` and `topic_sizes` (256,)
+    are where the names of these are in the data. How many topics and hashes there are; hashes for which `key_hashes`
+    has no room are only counted. None: something is not usual, and the arrays hold nothing.
+    """
 
 def walk_frames(
     data: Bytes, position: int, stop: int, base_offset: int | None, crc_position: int, positions: Int64, sizes: Int64

@@ -21,6 +21,7 @@ GROUPS = (
     "send back",
     "push consumer",
     "cluster",
+    "replica",
     "server",
     "reliable",
     "mirror",

@@ -56,6 +56,11 @@ class Process:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8"
         )
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def __enter__(self) -> Process:
         return self
 
@@ -84,10 +89,12 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Name server, broker and client on loopback, in JVMs of their own."""
+    """Name server, broker and client on loopback, in JVMs of their own. `ha_address`: where slaves of the broker dial.
+    """
 
     name_server: str
     broker_name: str
+    ha_address: str
     broker: Process
     client: Process
 
@@ -153,7 +160,7 @@ class Peer:
             started = broker.ask(
                 "broker.start", port=free_port(), namesrv=address, directory=str(directory), settings=settings
             )
-            yield Cluster(address, started["broker"], broker, client)
+            yield Cluster(address, started["broker"], f"127.0.0.1:{started['haPort']}", broker, client)
 
 
 def build() -> None:

@@ -27,6 +27,7 @@ ATTEMPTS = {
     "one message": "0022-one-message-and-group-commit.md",
     "delivery": "0024-delivery-and-clients.md",
     "push consumer": "0024-delivery-and-clients.md",
+    "replica": "0039-replica.md",
     "lookup": "0023-look-ups.md",
     "open": "0026-opening-a-store.md",
     "trigger": "0025-spark-overhead.md",

@@ -58,6 +58,16 @@ OWED = {
         "server-start-fixture",
         "server-start-command",
     ),
+    "a replica of a live broker": (
+        "replica-catch-up-{body}-log",
+        "replica-catch-up-{body}-queues",
+        "replica-arrow-{body}",
+        "replica-arrow-without-keys-{body}",
+        "replica-master-lanes-{body}",
+        "replica-master-slave-{body}",
+        "replica-delay-p50",
+        "replica-delay-p99",
+    ),
     "outbox and inbox": tuple(
         f"reliable-{what}-{kind}"
         for what in ("send", "relay", "consume", "consume-redis")

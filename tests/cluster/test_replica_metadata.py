@@ -61,7 +61,7 @@ def test_a_replica_has_the_tables_that_its_master_writes(
         differ: dict[str, tuple[bytes, bytes]] = {}
 
         def is_equal() -> bool:
-            copy.read()
+            copy.take(copy.ask())
             assert copy.write_offsets(copy.waiting_end or 0)
             tables = {name: (_read(config / name), _read(tmp_path / "config" / name)) for name in TABLES}
             differ.clear()
@@ -99,7 +99,7 @@ def test_the_offsets_are_below_the_end_of_the_masters_log(
         for number in range(1, 20):
             requests.send(broker, topic)
             requests.commit(broker, group, topic, number)
-            copy.read()
+            copy.take(copy.ask())
             end = copy.waiting_end
             assert end is not None and copy.write_offsets(end)
             committed = OffsetTable(tmp_path).committed(group)[topic, 0]

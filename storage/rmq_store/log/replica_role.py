@@ -31,7 +31,7 @@ class ReplicaRole:
     """The master that a replica follows, and how the replica began.
 
     `cluster` and `broker`: the names of the master. `name_server`: where its address is asked for, "" if addresses were
-    given. `address` and `ha_address`: host:port, as they were when the replica was made. `start`: how it began,
+    given. `address` and `ha_address`: host:port, where the feeder found it last. `start`: how it began,
     `earliest` or `newest-segment`. `first_offset`: where its log began in the log of the master.
     """
 

@@ -9,7 +9,7 @@
 #include "crc32c.h"
 
 /* Raised whenever a function is added or its parameters change, here and in rmq_store/format/bytes/native.py. */
-#define INTERFACE 26
+#define INTERFACE 27
 
 int take_items(Items *items, PyObject *object, size_t item_bytes, int writable, const char *name)
 {
@@ -60,7 +60,7 @@ static int add_parts(PyObject *module)
     blake2b_prepare();
     crc32c_prepare();
     PyMethodDef *parts[] = {batch_body_methods, blake2b_methods, chain_methods, copy_methods, crc_methods, crc32c_methods,
-                            digest_slot_methods, encoder_methods, fence_methods, file_methods, frame_methods,
+                            digest_slot_methods, dispatch_methods, encoder_methods, fence_methods, file_methods, frame_methods,
                             group_append_methods, host_methods, index_methods, lone_append_methods,
                             message_batch_methods, message_methods, message_object_methods, one_message_methods,
                             patch_methods, property_methods, pull_answer_methods, queue_frame_methods,

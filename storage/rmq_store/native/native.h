@@ -22,6 +22,7 @@ extern PyMethodDef copy_methods[];
 extern PyMethodDef crc_methods[];
 extern PyMethodDef crc32c_methods[];
 extern PyMethodDef digest_slot_methods[];
+extern PyMethodDef dispatch_methods[];
 extern PyMethodDef fence_methods[];
 extern PyMethodDef file_methods[];
 extern PyMethodDef frame_methods[];

@@ -2,27 +2,31 @@
 
     look       ask the master for its settings and for the ends of its log; stop by name if the replica cannot go on
     connect    report where to begin (`first_report`), compare the overlap, feed what is new
-    chores     every METADATA_S: topics, groups and offsets of the master, and how far it is ahead
+    chores     every METADATA_S: topics, groups and offsets of the master, which `Questions` asks for meanwhile; how far
+               it is ahead; old files of the replica
 
 A connection that ends is made again, ever more rarely. No error changes what the replica has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rmq_store import real_time
 from rmq_store.backoff import Backoff
-from rmq_store.broker.metadata.topics import topics_with_batch_queues
+from rmq_store.broker.metadata.topics import TopicTable, topics_with_batch_queues
 from rmq_store.broker.store.store import Store
 from rmq_store.clock import system_clock
 from rmq_store.errors import MasterTransferError, ReplicaDivergedError, UsageError
+from rmq_store.format.text.names import CONFIG_DIRECTORY
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.append.flush import flush
+from rmq_store.log.feeder_state import FeederState, write_state
 from rmq_store.log.replica_role import Feeder, ReplicaRole
 from rmq_store.protocol.answers import tells_nothing
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
@@ -30,8 +34,15 @@ from rmq_store.replica.feed import Feed
 from rmq_store.replica.first_report import SettledEnd, overlap_start
 from rmq_store.replica.ha_connection import HAConnection
 from rmq_store.replica.master import LogEnds, Master, MasterSettings
-from rmq_store.replica.metadata import MetadataCopy
-from rmq_store.replica.replica_store import known_role, make_directory, open_replica, put_aside
+from rmq_store.replica.metadata import MetadataCopy, Tables
+from rmq_store.replica.questions import Questions
+from rmq_store.replica.replica_store import (
+    known_role,
+    make_directory,
+    open_replica,
+    put_aside,
+    record_addresses,
+)
 from rmq_store.replica.wire import FROM_LAST_SEGMENT, FROM_START
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +54,11 @@ METADATA_S: Final = 10.0
 
 WAIT_S: Final = 0.5
 """So long a look at the connection waits for bytes."""
+
+TABLES_WAIT_S: Final = 0.02
+
+GATHERED_BYTES: Final = 2 << 20
+"""As long as more has come already, so many bytes are published together: each time costs some 1 ms."""
 
 RECONNECTS: Final = Backoff(first_ms=500, max_ms=10_000, factor=2.0, jitter=0.2)
 
@@ -67,13 +83,24 @@ class Progress:
         """How many bytes of the master's log the replica does not have."""
         return max(self.master_end - self.end, 0)
 
+    @property
+    def mean_bytes(self) -> int:
+        """How many bytes of the log a message takes that this process has got; 0: it has got none."""
+        return max((self.end - self.start) // self.messages, 1) if self.messages else 0
+
+    @property
+    def behind_messages(self) -> int | None:
+        """About how many messages `behind_bytes` are, by `mean_bytes`; None: that is not known."""
+        return FeederState(master_end=self.master_end, mean_bytes=self.mean_bytes).behind_messages(self.end)
+
 
 class Follower:
     """Follows `master` into the replica at `root`, which is made if nothing is there.
 
     `start`: what a new replica begins with; `earliest`, all that the master has, or `newest-segment`, its last segment
-    file. `as_slave`: report what is on disk here, so that a SYNC_MASTER's sends count this replica. `tell` is called
-    with the progress, often. `should_stop(seconds)` waits at most so long, and returns True if the process is to end.
+    file. `as_slave`: report what is on disk here, so that a SYNC_MASTER's sends count this replica. `settings`: those
+    of `Retention.configure`; the replica keeps them for later runs. `tell` is called with the progress, often.
+    `should_stop(seconds)` waits at most so long, and returns True if the process is to end.
     """
 
     def __init__(
@@ -83,6 +110,7 @@ class Follower:
         *,
         start: Start = "earliest",
         as_slave: bool = False,
+        settings: Mapping[str, Any] | None = None,
         tell: Callable[[Progress], None] | None = None,
         should_stop: Callable[[float], bool],
     ) -> None:
@@ -90,11 +118,14 @@ class Follower:
         self._master = master
         self._start: Start = start
         self._as_slave = as_slave
+        self._settings = dict(settings or {})
         self._tell = tell
         self._should_stop = should_stop
         self._feeder = Feeder(self._root)
         self._store: Store | None = None
         self._metadata: MetadataCopy | None = None
+        self._questions: Questions | None = None
+        self._state = FeederState()
         self._settled = SettledEnd()
         self._target: int | None = None
         self._chores_at = 0.0
@@ -135,14 +166,17 @@ class Follower:
                     wait_s = RECONNECTS.wait_s(failures)
                     _LOG.warning("%s: %s; trying again in %.1f s", self._root, error, wait_s)
                     self._progress(is_connected=False)
+                    self._publish_state(is_connected=False, reason=str(error))
                     if self._should_stop(wait_s):
                         return self.progress
         finally:
-            try:
+            with contextlib.ExitStack() as ends:
+                ends.callback(self._feeder.close)
                 if self._store is not None:
-                    self._store.close()
-            finally:
-                self._feeder.close()
+                    ends.callback(self._store.close)
+                    ends.callback(self._publish_state, is_connected=False, reason="the feeder has ended")
+                if self._questions is not None:
+                    ends.callback(self._questions.close)
 
     # -- one connection -----------------------------------------------------------------------------------------------
 
@@ -157,7 +191,8 @@ class Follower:
             self._make(settings, ends.start)
         self._refuse_other(settings)
         self._refuse_diverged(ends)
-        self._chores()
+        self._now_at(settings)
+        self._ask(first=ends.end)
         begin = self._begin(ends)
         if begin is None:
             return True
@@ -182,22 +217,31 @@ class Follower:
     def _receive(self, connection: HAConnection, settings: MasterSettings, begin: int | None) -> bool:
         """Feed what comes on a connection; True: the process is to end. `begin` None: as the master says."""
         feed = None if begin is None else self._feed(begin)
+        self._publish_state(is_connected=True)
         try:
             while True:
-                is_silent, at_end = True, False
-                for offset, data in connection.transfers(WAIT_S):
-                    is_silent = False
-                    if feed is None:
-                        self._make(settings, offset)
-                        self._chores()
-                        feed = self._feed(offset)
-                    at_end = not len(data)
-                    if at_end and offset != feed.position:
-                        raise MasterTransferError(
-                            f"{connection.address} will send from {offset} on, but {feed.position} comes next"
-                        )
-                    feed.take(offset, data)
-                    self._progress(received=len(data))
+                wait_s, gathered, is_silent, at_end = self._wait_s(), 0, True, False
+                while gathered < GATHERED_BYTES:
+                    before = gathered
+                    for offset, data in connection.transfers(wait_s):
+                        is_silent = False
+                        if feed is None:
+                            self._make(settings, offset)
+                            self._ask()
+                            self._publish_state(is_connected=True)
+                            feed = self._feed(offset)
+                        at_end = not len(data)
+                        if at_end and offset != feed.position:
+                            raise MasterTransferError(
+                                f"{connection.address} will send from {offset} on, but {feed.position} comes next"
+                            )
+                        feed.take(offset, data)
+                        gathered += len(data)
+                    if gathered == before:
+                        break
+                    wait_s = 0
+                if gathered:
+                    self._progress(received=gathered)
                 if feed is not None:
                     self._publish(feed)
                     if self._once and self._has_target(feed, at_end=at_end):
@@ -239,7 +283,8 @@ class Follower:
 
     def _has_target(self, feed: Feed, *, at_end: bool) -> bool:
         """Whether a run that stops has what the master had at the start: half a unit at its end never becomes more."""
-        assert self._target is not None
+        if self._target is None:  # its tables belong to the copy
+            return False
         end = self._opened()._log.writing_page.appended_end
         return end >= self._target or (at_end and feed.holds_back and feed.position >= self._target)
 
@@ -266,8 +311,21 @@ class Follower:
         new = None if made_of is None else (made_of[0], made_of[1].config)
         self._store = open_replica(self._root, self._feeder, new)
         self._metadata = MetadataCopy(self._root, self._master)
+        self._questions = Questions(self._metadata)
+        if self._settings:
+            self._store.retention.configure(**self._settings)
         page = self._store._log.writing_page
         self.progress = replace(self.progress, start=page.appended_end, end=page.appended_end)
+
+    def _now_at(self, settings: MasterSettings) -> None:
+        """Keep where the master was found, if that is not where the replica says: who else asks it goes there."""
+        role = self._opened().replica
+        assert role is not None
+        by_name = ";".join(self._master.settings.name_servers) if self._master.is_by_name else role.name_server
+        found = replace(
+            role, name_server=by_name, address=self._master.address(), ha_address=settings.ha_address
+        )
+        record_addresses(self._opened(), found)
 
     def _opened(self) -> Store:
         assert self._store is not None
@@ -310,31 +368,66 @@ class Follower:
 
     # -- chores -------------------------------------------------------------------------------------------------------
 
+    def _wait_s(self) -> float:
+        """How long a look at the connection may wait: a run that stops waits for the first tables, too."""
+        return TABLES_WAIT_S if self._once and self._target is None else WAIT_S
+
+    def _ask(self, *, first: int = 0) -> None:
+        """Begin to ask for the tables. A new replica waits for them: they say which topics have no queues here."""
+        assert self._questions is not None
+        self._questions.begin()
+        if not (self._root / CONFIG_DIRECTORY / TopicTable.file_name).exists():
+            tables = self._questions.answer(wait=True)
+            assert tables is not None
+            self._chores(tables)
+        elif first:
+            self._progress(master_end=first)
+
     def _chores_if_due(self) -> None:
-        if self._store is None or real_time.monotonic() < self._chores_at:
+        questions = self._questions
+        if questions is None:
             return
+        if not questions.are_asked and real_time.monotonic() >= self._chores_at:
+            questions.begin()
         try:
-            self._chores()
+            tables = questions.answer()
         except (RemotingError, MQBrokerError) as error:
-            if not error.retryable:
+            if not error.retryable or (self._once and self._target is None):
                 raise
             # The log comes over another connection, which says itself when it ends.
             _LOG.warning("%s: topics, groups and offsets stay as they are: %s", self._root, error)
             self._chores_at = real_time.monotonic() + METADATA_S
+            return
+        if tables is not None:
+            self._chores(tables)
 
-    def _chores(self) -> None:
+    def _chores(self, tables: Tables) -> None:
         """Metadata of the master, the end of its log, and retention. Not while the feed holds something back."""
         assert self._metadata is not None
         log = self._opened()._log
-        self._metadata.read()
+        self._metadata.take(tables)
         log.views.elsewhere |= topics_with_batch_queues(self._root)
-        end = self._master.log_end()
         if self._target is None:
-            self._target = max(self._metadata.waiting_end or 0, end) if self._once else end
+            self._target = max(self._metadata.waiting_end or 0, tables.log_end)
         self._metadata.write_offsets(log.writing_page.appended_end)
         self._opened().retention.run()
         self._chores_at = real_time.monotonic() + METADATA_S
-        self._progress(master_end=end)
+        self._progress(master_end=tables.log_end)
+        self._state = replace(self._state, heard_ms=system_clock(), master_end=tables.log_end)
+        self._publish_state()
+
+    def _publish_state(self, *, is_connected: bool | None = None, reason: str = "") -> None:
+        """Tell other processes; `is_connected` None: as before."""
+        if self._store is None:
+            return
+        page = self._store._log.writing_page
+        changes: dict[str, Any] = {"newest_ms": page.store_timestamp, "mean_bytes": self.progress.mean_bytes}
+        if is_connected is not None and (is_connected != self._state.is_connected or not self._state.changed_ms):
+            changes |= {"is_connected": is_connected, "changed_ms": system_clock()}
+        if is_connected is not None:
+            changes["reason"] = reason
+        self._state = replace(self._state, **changes)
+        write_state(self._root, self._state)
 
     def _progress(
         self, *, received: int = 0, messages: int = 0, master_end: int = 0, is_connected: bool = True

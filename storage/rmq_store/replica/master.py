@@ -17,11 +17,11 @@ from rmq_store.broker.metadata.store_config import StoreConfig, parse_settings
 from rmq_store.errors import StoreKindError, UsageError
 from rmq_store.format.views.consume_queue import ENTRY_BYTES
 from rmq_store.lazy.dataclasses import dataclass
-from rmq_store.protocol.errors import RemotingCommandError, RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, RemotingError
 from rmq_store.protocol.versions import V5_4_0
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.questions.answer import Given, checked
+from rmq_store.remoting.questions.answer import Given, lacks_rights
 from rmq_store.remoting.questions.brokers import (
     ask_broker_config,
     ask_ha_address,
@@ -37,6 +37,11 @@ _TAKEN: Final = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable",
     "messageDelayLevel",
 )  # fmt: skip
+# What a broker.conf need not say: BrokerIdentity, MessageStoreConfig.
+_OF_ROCKETMQ: Final = {
+    "brokerClusterName": "DefaultCluster", "mappedFileSizeCommitLog": "1073741824",
+    "mappedFileSizeConsumeQueue": "6000000",
+}  # fmt: skip
 _OTHER_HA: Final = {
     "enableDLegerCommitLog": "it keeps its log with DLedger",
     "enableControllerMode": "it replicates with AutoSwitchHA (controller mode)",
@@ -62,10 +67,19 @@ class MasterSettings:
 
 class Master:
     """The broker that a replica follows. `broker` is its name among `settings`' name servers; "" if `address` is given,
-    which is then asked, and `ha_address`, if given, is dialled whatever the broker says. Close it.
+    which is then asked, and `ha_address`, if given, is dialled whatever the broker says. `broker_conf`: its settings,
+    as its broker.conf has them, for somebody whom it does not tell them. Close it.
     """
 
-    def __init__(self, settings: ClusterSettings, *, broker: str = "", address: str = "", ha_address: str = "") -> None:
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        *,
+        broker: str = "",
+        address: str = "",
+        ha_address: str = "",
+        broker_conf: Mapping[str, str] | None = None,
+    ) -> None:
         if bool(broker) == bool(address):
             raise UsageError("which broker? Give its name and name servers, or its address")
         for each in filter(None, (address, ha_address)):
@@ -75,6 +89,7 @@ class Master:
         """How errors name it."""
         self._given_address = address
         self._given_ha_address = ha_address
+        self._broker_conf = broker_conf
         self._cluster = Cluster(settings)
         self.is_by_name = bool(broker)
         """Whether name servers tell where it is."""
@@ -118,12 +133,12 @@ class Master:
 
         Raises:
             RemotingError: the broker does not answer, or with settings that no broker has.
-            MQBrokerError: it refuses: 26 needs the right to administer it.
+            MQBrokerError: it refuses: 26 needs the right to administer it, and no `broker_conf` was given.
             StoreKindError: it replicates in a way that this engine does not speak.
             UsageError: the broker is a slave.
         """
-        answer = checked(self.ask(ask_broker_config()), self.broker_name)
-        settings = read_broker_config(answer, self.broker_name)
+        given = self.ask(ask_broker_config())
+        settings = self._settings_of(given)
         for name, reason in _OTHER_HA.items():
             if settings.get(name) == "true":
                 raise StoreKindError(self.broker_name, f"{reason}: only a master with DefaultHA is followed", name)
@@ -136,11 +151,27 @@ class Master:
             broker = settings.get("brokerName") or self.broker_name
             # A broker's records have no property with a checksum unless it says so, and a replica requires none.
             config = StoreConfig(
-                **taken, broker_name=broker, enabled_append_prop_crc=False, message_index_tags=answer.version >= V5_4_0
+                **taken,
+                broker_name=broker,
+                enabled_append_prop_crc=False,
+                message_index_tags=not isinstance(given, RemotingError) and given.version >= V5_4_0,
             )
         except (ValueError, TypeError, KeyError) as error:
             raise RemotingCommandError(f"broker {self.broker_name} tells settings that none has: {error}") from error
         return MasterSettings(settings.get("brokerClusterName", ""), broker, self._ha_address(settings), config)
+
+    def _settings_of(self, given: Given) -> Mapping[str, str]:
+        """Those of an answer to 26, or of `broker_conf` if the broker refuses it for want of rights."""
+        if isinstance(given, RemotingError) or not given.code or not lacks_rights(given):
+            return read_broker_config(given, self.broker_name)
+        if self._broker_conf is None:
+            raise MQBrokerError(
+                given.code,
+                f"{given.remark}. Without the right to ask for the broker's settings (26), give them: --broker-conf "
+                f"FILE, its broker.conf, with {', '.join(_TAKEN[:2])} if they are not RocketMQ's own",
+                self.broker_name,
+            )
+        return {**_OF_ROCKETMQ, **self._broker_conf}
 
     def _ha_address(self, settings: Mapping[str, str]) -> str:
         if self._given_ha_address:

@@ -36,7 +36,7 @@ from rmq_store.files.durable import make_directory, write_atomically
 from rmq_store.format.tables.config_json import ConfigJsonError, Style, loads
 from rmq_store.format.text.names import CONFIG_DIRECTORY
 from rmq_store.kinds.topics import MAPPING
-from rmq_store.protocol.errors import RemotingCommandError
+from rmq_store.protocol.errors import RemotingCommandError, RemotingError
 from rmq_store.protocol.versions import V5_0_0
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import request_name
@@ -79,25 +79,65 @@ class _Checks(Protocol):
         """CorruptConfigError: it is no such table."""
 
 
-class _Offsets(NamedTuple):
-    """Tables that wait for `log_end`. `timers`: the content of timercheck."""
+class Offsets(NamedTuple):
+    """Tables that wait for the log. `timers`: the content of timercheck. None: the master has no such table."""
 
-    log_end: int
-    style: Style
     consumer: Table | None
     delay: Table | None
     timers: bytes | None
     timer_metrics: Table | None
 
 
+class Tables(NamedTuple):
+    """The answers of a master. `log_end`: of its log, asked for last. `style`: how it writes its own files. `modes`:
+    None if it has no such table; `offsets`: None if it was not asked for them.
+    """
+
+    log_end: int
+    style: Style
+    topics: Table
+    groups: Table
+    modes: Table | None
+    offsets: Offsets | None
+
+
+class _Waiting(NamedTuple):
+    log_end: int
+    style: Style
+    offsets: Offsets
+
+
+class _Questioned:
+    """A master that is asked until it is over."""
+
+    def __init__(self, master: Master, is_over: Callable[[], bool]) -> None:
+        self._master = master
+        self._is_over = is_over
+        self.broker_name = master.broker_name
+
+    def ask(self, command: RemotingCommand) -> Given:
+        self._go_on()
+        return self._master.ask(command)
+
+    def log_end(self) -> int:
+        self._go_on()
+        return self._master.log_end()
+
+    def _go_on(self) -> None:
+        if self._is_over():
+            raise RemotingError(f"broker {self.broker_name} is not asked any more: the follower ends")
+
+
 class MetadataCopy:
-    """The metadata of the replica at `root`, of which only its feeder changes anything. Not safe for threads."""
+    """The metadata of the replica at `root`, of which only its feeder changes anything. Another thread may `ask` while
+    this one feeds; all else belongs to one thread.
+    """
 
     def __init__(self, root: Path, master: Master, *, clock: Callable[[], int] = system_clock) -> None:
         self._root = root
         self._master = master
         self._clock = clock
-        self._waiting: _Offsets | None = None
+        self._waiting: _Waiting | None = None
         self.written_end: int | None = None
         """The end of the master's log as of which the offsets are; None: this process has written none."""
 
@@ -106,26 +146,33 @@ class MetadataCopy:
         """The end of the log that read offsets wait for; None: none wait."""
         return None if self._waiting is None else self._waiting.log_end
 
-    def read(self) -> None:
-        """Ask the master for everything. Topics, groups and request modes are durable on return; offsets wait for
-        `write_offsets`, and are read only if none wait already.
+    def ask(self, is_over: Callable[[], bool] = lambda: False) -> Tables:
+        """Ask the master for everything, in any thread; nothing is written. Offsets are asked for only if none wait.
+        `is_over`: looked at before each question; True: it is not asked any more.
 
         Raises:
             MQBrokerError: the master refuses a question, as for want of rights.
-            RemotingError: it does not answer, or with something that is no such table. Nothing was changed.
+            RemotingError: it does not answer, or with something that is no such table; or it is over.
+        """
+        asked = _Questioned(self._master, is_over)
+        topics, style = _required(asked, ask_topic_configs(), self._topics())
+        groups, _ = _required(asked, ask_group_configs(), GroupTable(self._root))
+        modes = _optional(asked, ask_request_modes(), _REQUEST_MODES)
+        offsets = self._ask_offsets(asked) if self._waiting is None else None
+        return Tables(asked.log_end(), style, topics, groups, modes, offsets)
+
+    def take(self, tables: Tables) -> None:
+        """Topics, groups and request modes are durable on return; offsets wait for `write_offsets`.
+
+        Raises:
             StoreLockedError, StoreFullError, StoreFailedError: as `ConfigFile.replace`.
         """
-        topics, style = self._required(ask_topic_configs(), self._topics())
-        groups, _ = self._required(ask_group_configs(), GroupTable(self._root))
-        modes = self._optional(ask_request_modes(), _REQUEST_MODES)
-        offsets = self._read_offsets() if self._waiting is None else None
-        log_end = self._master.log_end()
-        self._write_topics(topics, style, log_end)
-        self._file(GroupTable.file_name).replace(groups, style)
-        if modes is not None:
-            self._file("messageRequestMode.json").replace(_only(modes, _REQUEST_MODES), style)
-        if offsets is not None:
-            self._waiting = _Offsets(log_end, style, *offsets)
+        self._write_topics(tables.topics, tables.style, tables.log_end)
+        self._file(GroupTable.file_name).replace(tables.groups, tables.style)
+        if tables.modes is not None:
+            self._file("messageRequestMode.json").replace(_only(tables.modes, _REQUEST_MODES), tables.style)
+        if tables.offsets is not None:
+            self._waiting = _Waiting(tables.log_end, tables.style, tables.offsets)
 
     def write_offsets(self, log_end: int) -> bool:
         """Write the offsets that wait, if the replica's log, which ends at `log_end`, has reached their end. True: they
@@ -134,14 +181,15 @@ class MetadataCopy:
         waiting = self._waiting
         if waiting is None or log_end < waiting.log_end:
             return False
-        if waiting.consumer is not None:
-            self._write_consumer_offsets(waiting.consumer, waiting.style)
-        if waiting.delay is not None:
-            self._file("delayOffset.json").replace(waiting.delay, waiting.style)
-        if waiting.timer_metrics is not None:
-            self._file("timermetrics").replace(waiting.timer_metrics, "compact")
-        if waiting.timers is not None:
-            self._write_timer_check_point(waiting.timers)
+        offsets = waiting.offsets
+        if offsets.consumer is not None:
+            self._write_consumer_offsets(offsets.consumer, waiting.style)
+        if offsets.delay is not None:
+            self._file("delayOffset.json").replace(offsets.delay, waiting.style)
+        if offsets.timer_metrics is not None:
+            self._file("timermetrics").replace(offsets.timer_metrics, "compact")
+        if offsets.timers is not None:
+            self._write_timer_check_point(offsets.timers)
         self._waiting, self.written_end = None, waiting.log_end
         return True
 
@@ -169,12 +217,12 @@ class MetadataCopy:
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 
-    def _read_offsets(self) -> tuple[Table | None, Table | None, bytes | None, Table | None]:
-        return (
-            self._optional(ask_consumer_offsets(), OffsetFile.part, OffsetFile(self._root, PLAIN_OFFSETS)),
-            self._optional(ask_delay_offsets(), DelayOffsetTable.part, DelayOffsetTable(self._root)),
-            self._timer_check_point(),
-            self._optional(ask_timer_metrics(), "timingCount"),
+    def _ask_offsets(self, asked: _Questioned) -> Offsets:
+        return Offsets(
+            _optional(asked, ask_consumer_offsets(), OffsetFile.part, OffsetFile(self._root, PLAIN_OFFSETS)),
+            _optional(asked, ask_delay_offsets(), DelayOffsetTable.part, DelayOffsetTable(self._root)),
+            _timer_check_point(asked),
+            _optional(asked, ask_timer_metrics(), "timingCount"),
         )
 
     def _write_consumer_offsets(self, table: Table, style: Style) -> None:
@@ -187,54 +235,60 @@ class MetadataCopy:
         if OffsetFile(self._root, other).exists():
             self._file(other).replace({OffsetFile.part: {}}, style)
 
-    def _timer_check_point(self) -> bytes | None:
-        command = ask_timer_check_point()
-        body = read_table(self._master.ask(command), self._master.broker_name)
-        if body is None:
-            return None
-        if len(body) < _TIMER_CHECK_POINT.size:
-            raise self._no_table(command, f"{len(body)} bytes, not {_TIMER_CHECK_POINT.size}")
-        read_ms, _, _, queue_offset, *version = _TIMER_CHECK_POINT.unpack_from(body)
-        content = _TIMER_CHECK_POINT.pack(read_ms, *_NEITHER_LOG_NOR_QUEUE, queue_offset, *version)
-        return content.ljust(_TIMER_FILE_BYTES, b"\0")
-
     def _write_timer_check_point(self, content: bytes) -> None:
         make_directory(self._root / CONFIG_DIRECTORY)
         write_atomically(self._root / CONFIG_DIRECTORY / "timercheck", content)
 
-    # -- answers ----------------------------------------------------------------------------------------------------
-
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(self._root, name, clock=self._clock)
 
-    def _required(self, command: RemotingCommand, table: EntryTable[Any]) -> tuple[Table, Style]:
-        """The content of the table that every master has, and how the master writes its own files."""
-        answer = checked(self._master.ask(command), self._master.broker_name)
-        content = self._decoded(command, bytes(answer.body), table.part, table)
-        return content, "4.x" if answer.version < V5_0_0 else "5.x"
 
-    def _optional(self, command: RemotingCommand, part: str, table: _Checks | None = None) -> Table | None:
-        """The content of a table; None: this master has none."""
-        body = read_table(self._master.ask(command), self._master.broker_name)
-        return None if body is None else self._decoded(command, body, part, table)
+# -- answers ----------------------------------------------------------------------------------------------------------
 
-    def _decoded(self, command: RemotingCommand, body: bytes, part: str, table: _Checks | None) -> Table:
-        try:
-            content = loads(body)
-            if not isinstance(content.get(part), dict):
-                raise self._no_table(command, f"{part} is not an object")
-            if table is not None:
-                table.check(content)
-        except ConfigJsonError as error:
-            raise self._no_table(command, str(error)) from error
-        except CorruptConfigError as error:  # it names the file that the table would be
-            raise self._no_table(command, error.reason) from error
-        return content
 
-    def _no_table(self, command: RemotingCommand, reason: str) -> RemotingCommandError:
-        return RemotingCommandError(
-            f"broker {self._master.broker_name} answered {request_name(command.code)} with no such table: {reason}"
-        )
+def _required(asked: _Questioned, command: RemotingCommand, table: EntryTable[Any]) -> tuple[Table, Style]:
+    """The content of the table that every master has, and how the master writes its own files."""
+    answer = checked(asked.ask(command), asked.broker_name)
+    content = _decoded(asked, command, bytes(answer.body), table.part, table)
+    return content, "4.x" if answer.version < V5_0_0 else "5.x"
+
+
+def _optional(asked: _Questioned, command: RemotingCommand, part: str, table: _Checks | None = None) -> Table | None:
+    """The content of a table; None: this master has none."""
+    body = read_table(asked.ask(command), asked.broker_name)
+    return None if body is None else _decoded(asked, command, body, part, table)
+
+
+def _timer_check_point(asked: _Questioned) -> bytes | None:
+    command = ask_timer_check_point()
+    body = read_table(asked.ask(command), asked.broker_name)
+    if body is None:
+        return None
+    if len(body) < _TIMER_CHECK_POINT.size:
+        raise _no_table(asked, command, f"{len(body)} bytes, not {_TIMER_CHECK_POINT.size}")
+    read_ms, _, _, queue_offset, *version = _TIMER_CHECK_POINT.unpack_from(body)
+    content = _TIMER_CHECK_POINT.pack(read_ms, *_NEITHER_LOG_NOR_QUEUE, queue_offset, *version)
+    return content.ljust(_TIMER_FILE_BYTES, b"\0")
+
+
+def _decoded(asked: _Questioned, command: RemotingCommand, body: bytes, part: str, table: _Checks | None) -> Table:
+    try:
+        content = loads(body)
+        if not isinstance(content.get(part), dict):
+            raise _no_table(asked, command, f"{part} is not an object")
+        if table is not None:
+            table.check(content)
+    except ConfigJsonError as error:
+        raise _no_table(asked, command, str(error)) from error
+    except CorruptConfigError as error:  # it names the file that the table would be
+        raise _no_table(asked, command, error.reason) from error
+    return content
+
+
+def _no_table(asked: _Questioned, command: RemotingCommand, reason: str) -> RemotingCommandError:
+    return RemotingCommandError(
+        f"broker {asked.broker_name} answered {request_name(command.code)} with no such table: {reason}"
+    )
 
 
 def _only(table: Table, *names: str) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -64,6 +65,19 @@ def make_directory(root: Path) -> None:
     """The directory of a new replica. NotAStoreError: other files are there."""
     if not is_store(root):
         make_root(root)
+
+
+def record_addresses(store: Store, found: ReplicaRole) -> None:
+    """Make the addresses of the master, as they were found now, durable in store.json, unless they are there. The open
+    store goes on with those that it was opened with; nothing of it needs them.
+
+    Raises:
+        StoreLockedError, StoreFullError, StoreFailedError: as `StoreFile.save`.
+    """
+    known = StoreFile.load(store.path)
+    if known is not None and known.replica != found:
+        with append_lock(store._log):
+            replace(known, replica=found).save(store.path)
 
 
 def put_aside(root: Path, feeder: Feeder) -> Path:

@@ -52,6 +52,11 @@ def test_a_write_is_refused_by_name_and_changes_nothing(
     with pytest.raises(Exception, match="replica of broker 'broker-a'"):
         rows.write.format("rmq").option("path", str(replica.root)).option("topic", "T").mode("append").save()
     assert {path: path.stat().st_mtime_ns for path in replica.root.rglob("*") if path.is_file()} == before
+    stream = spark.readStream.format("rate").load().selectExpr("cast(value as binary) as body").writeStream
+    options = {"path": str(replica.root), "topic": "T", "checkpointLocation": str(replica.root.parent / "sink")}
+    with pytest.raises(Exception, match="replica of broker 'broker-a'"):
+        stream.format("rmq").options(**options).start().awaitTermination()
+    assert {path: path.stat().st_mtime_ns for path in replica.root.rglob("*") if path.is_file()} == before
     with pytest.raises(Exception, match="option nameServer, beside path"):
         spark.readStream.format("rmq").option("path", str(replica.root)).option("subscribe", "T").option(
             "group", "g"

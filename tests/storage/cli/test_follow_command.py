@@ -57,7 +57,8 @@ def test_once_prints_what_was_copied(run: Run, served: HAMaster, scratch: Path) 
     end = served.store.log_range()[1]
     text = result.stdout.replace(place, "REPLICA").replace(str(end), "END").replace(str(end - 1), "BYTES")
     assert text == EXPECTED.read_text(encoding="utf-8")
-    assert served.made == [{"broker": "", "address": "10.0.0.7:10911", "ha_address": ""}]  # type: ignore[attr-defined]
+    given = {"broker": "", "address": "10.0.0.7:10911", "ha_address": "", "broker_conf": None}
+    assert served.made == [given]  # type: ignore[attr-defined]
 
 
 def test_a_cluster_and_a_name_and_json(run: Run, served: HAMaster, scratch: Path) -> None:
@@ -67,7 +68,8 @@ def test_a_cluster_and_a_name_and_json(run: Run, served: HAMaster, scratch: Path
     assert (result.exit_code, result.stderr) == (0, "")
     found = json.loads(result.stdout)
     assert (found["path"], found["messages"], found["behind_bytes"]) == (place, 30, 0)
-    assert served.made == [{"broker": "broker-a", "address": "", "ha_address": "10.0.0.8:10912"}]  # type: ignore[attr-defined]
+    given = {"broker": "broker-a", "address": "", "ha_address": "10.0.0.8:10912", "broker_conf": None}
+    assert served.made == [given]  # type: ignore[attr-defined]
 
 
 def test_a_replica_is_kept_aside(run: Run, served: HAMaster, scratch: Path) -> None:
@@ -86,6 +88,28 @@ def test_without_a_broker_it_says_what_is_missing(run: Run, scratch: Path) -> No
     result = run("follow", "--master", "10.0.0.7", str(scratch / "replica"))
     assert result.exit_code == 2
     assert not (scratch / "replica").exists()
+
+
+def test_the_replica_gets_settings_of_its_own(run: Run, served: HAMaster, scratch: Path) -> None:
+    words = ["follow", "--master", "10.0.0.7:10911", str(scratch / "replica"), "--once"]
+    assert run(*words, "--set", "fileReservedTime=720", "--set", "deleteWhen=05").exit_code == 0
+    with Store.open(scratch / "replica", read_only=True) as store:
+        assert (store.config.file_reserved_time, store.config.delete_when) == (720, "05")
+    for text, reason in {
+        "fileReservedTime": "expected NAME=VALUE", "fileReservdTime=1": "fileReservedTime",
+        "messageDelayLevel=1s": "is its broker's to say", "fileReservedTime=soon": "is no int",
+    }.items():  # fmt: skip
+        result = run(*words, "--set", text)
+        assert result.exit_code == 2 and reason in result.stderr, result.stderr
+
+
+def test_a_broker_conf_is_read(run: Run, served: HAMaster, scratch: Path) -> None:
+    conf = scratch / "broker.conf"
+    conf.write_text("# ours\nmappedFileSizeCommitLog = 65536\nbrokerName=broker-a\n")
+    words = ["follow", "--master", "10.0.0.7:10911", str(scratch / "replica"), "--once", "--broker-conf", str(conf)]
+    assert run(*words).exit_code == 0
+    (given,) = served.made  # type: ignore[attr-defined]
+    assert given["broker_conf"] == {"mappedFileSizeCommitLog": "65536", "brokerName": "broker-a"}
 
 
 def test_a_store_of_its_own_is_no_place(run: Run, served: HAMaster, scratch: Path) -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from helpers.replicas import FedReplica
 from rmq_store import Message, ReadOnlyError, Store, StoreConfig, SubscriptionGroup
 from rmq_store.cli import commands
+from rmq_store.reliable import Tables, open_engine
 
 READ = [
     "topics STORE",
@@ -114,6 +115,29 @@ def test_a_command_that_writes_is_refused_and_changes_nothing(
     assert result.exit_code != 0, result.output
     assert "replica of broker 'broker-a'" in result.output + result.stderr, (result.output, result.exception)
     assert tree_hash(replica.root) == before
+
+
+@pytest.mark.parametrize("more", ["", " --dry-run"])
+def test_the_relay_of_an_outbox_is_refused_and_its_messages_stay(
+    replica: FedReplica, more: str, tree_hash: Callable[[Path], str], tmp_path: Path
+) -> None:
+    engine, tables = open_engine(f"sqlite:///{tmp_path}/orders.db"), Tables()
+    tables.metadata.create_all(engine)
+    stub = {
+        "message_id": "0" * 32, "topic": "T", "body": b"owed", "flag": 0, "properties": "[]", "sharding_key": None,
+        "status": "unconfirmed", "pending_groups": 0, "created_ms": 1, "send_count": 0, "resend_ms": 1,
+        "claim_until_ms": 0, "is_manual": False,
+    }  # fmt: skip
+    with engine.begin() as connection:
+        connection.execute(tables.stub.insert(), [stub])
+    before = tree_hash(replica.root)
+    result = rmq(replica, f"resend run --once --database sqlite:///{tmp_path}/orders.db --store STORE{more}")
+    assert result.exit_code != 0, result.output
+    assert "replica of broker 'broker-a', fed by" in result.output + result.stderr
+    assert tree_hash(replica.root) == before
+    with engine.begin() as connection:
+        assert connection.execute(tables.stub.select()).one().send_count == 0
+    engine.dispose()
 
 
 def test_doctor_says_that_it_is_a_replica(replica: FedReplica) -> None:

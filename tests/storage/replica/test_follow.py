@@ -15,6 +15,7 @@ from rmq_store import ReadOnlyError, Store, StoreLockedError, UsageError
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.errors import MasterTransferError, ReplicaDivergedError
 from rmq_store.log.core import scan
+from rmq_store.log.feeder_state import FeederState, read_state
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.replica import first_report, follow, ha_connection
 from rmq_store.replica.first_report import SETTLED_MS, SettledEnd, overlap_start
@@ -22,6 +23,7 @@ from rmq_store.replica.follow import Follower, Progress
 from rmq_store.replica.master import LogEnds, Master
 from rmq_store.verify import verify_store
 from storage.replica.conftest import CONFIG, SEGMENT_BYTES, commit_unit, fill, log_bytes, views_of
+from storage.replica.fake_master import offsets
 from storage.replica.ha_master import FollowedMaster, HAMaster
 
 
@@ -418,6 +420,74 @@ def test_questions_that_are_not_answered_do_not_stop_the_feed(
         with pytest.raises(AssertionError, match="no rights"):
             following.until(lambda progress: False)
         following.error = None
+
+
+def test_a_slow_answer_does_not_delay_the_feed(
+    tmp_path: Path, master: Store, ha: HAMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "METADATA_S", 0.02)
+    asked, may_answer, is_asked = FollowedMaster.of(ha, CONFIG), threading.Event(), threading.Event()
+    fill(master, 5)
+    with Following(tmp_path / "replica", ha, master=asked) as following:
+        following.until(lambda progress: progress.messages == 5)
+        answered = asked.ask
+
+        def slow(command: Any) -> Any:
+            is_asked.set()
+            assert may_answer.wait(30)
+            return answered(command)
+
+        monkeypatch.setattr(asked, "ask", slow)
+        assert is_asked.wait(30)
+        fill(master, 5)
+        following.until(lambda progress: progress.messages == 10)
+        asked.bodies = {**asked.bodies, 43: offsets(billing={0: 2})}
+        assert OffsetTable(tmp_path / "replica").committed("billing") == {("Orders", 0): 1}
+        may_answer.set()
+        following.until(lambda progress: OffsetTable(tmp_path / "replica").committed("billing") == {("Orders", 0): 2})
+
+
+def test_other_processes_are_told_how_far_it_is(
+    tmp_path: Path, master: Store, ha: HAMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(master, 5)
+    with Following(tmp_path / "replica", ha) as following:
+        following.until(lambda progress: progress.messages == 5)
+        following.until(lambda progress: (read_state(tmp_path / "replica") or FeederState()).is_connected)
+        state = read_state(tmp_path / "replica")
+        assert state is not None and state.reason == ""
+    state = read_state(tmp_path / "replica")
+    assert state is not None and not state.is_connected and state.reason == "the feeder has ended"
+    assert state.master_end == master.log_range()[1] and state.heard_ms >= state.newest_ms > 0
+    assert state.mean_bytes == master.log_range()[1] // 5
+
+
+def test_settings_of_its_own_stay(tmp_path: Path, master: Store, ha: HAMaster) -> None:
+    fill(master, 5)
+    follower(tmp_path / "replica", ha, settings={"file_reserved_time": 720}).run(once=True)
+    follower(tmp_path / "replica", ha).run(once=True)
+    with Store.open(tmp_path / "replica", read_only=True) as store:
+        assert store.config.file_reserved_time == 720
+    with pytest.raises(UsageError, match="cannot be changed"):
+        follower(tmp_path / "replica", ha, settings={"mapped_file_size_commit_log": 1 << 20}).run(once=True)
+
+
+def test_a_master_that_moved_is_where_the_replica_says_then(tmp_path: Path, master: Store, ha: HAMaster) -> None:
+    fill(master, 5)
+    follower(tmp_path / "replica", ha).run(once=True)
+    moved = HAMaster(master)
+    asked = FollowedMaster.of(moved, CONFIG)
+    asked.address = lambda: "10.0.0.8:10911"  # type: ignore[method-assign]
+    asked.is_by_name = True
+    follower(tmp_path / "replica", moved, master=asked).run(once=True)
+    with Store.open(tmp_path / "replica", read_only=True) as store:
+        assert store.replica is not None
+        found = store.replica
+    assert (found.address, found.ha_address, found.name_server) == ("10.0.0.8:10911", moved.address, "127.0.0.1:1")
+    before = (tmp_path / "replica/pyrmq/store.json").stat().st_mtime_ns
+    follower(tmp_path / "replica", moved, master=asked).run(once=True)
+    assert (tmp_path / "replica/pyrmq/store.json").stat().st_mtime_ns == before, "it is where it was"
+    moved.close()
 
 
 def test_a_master_that_has_just_begun_is_asked_again_and_one_that_refuses_is_not(

@@ -56,7 +56,7 @@ def committed(root: Path, group: str = "billing") -> dict[tuple[str, int], int]:
 def test_a_replica_has_the_tables_of_its_master(root: Path) -> None:
     master = master_of_5()
     copy = MetadataCopy(root, master)
-    copy.read()
+    copy.take(copy.ask())
     assert set(TopicTable(root).all()) == {"Orders", "Bills"}
     assert set(GroupTable(root).all()) == {"billing"}
     assert not (root / "config/consumerOffset.json").exists()
@@ -87,7 +87,7 @@ def test_a_table_of_4_is_written_as_4_writes_it(root: Path) -> None:
         version=V4_9_7,
     )
     copy = MetadataCopy(root, master)
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(10)
     text = (root / "config/consumerOffset.json").read_text()
     assert text == '{\n\t"offsetTable":{\n\t\t"Orders@billing":{0:7,1:3\n\t\t}\n\t}\n}'
@@ -99,7 +99,7 @@ def test_offsets_wait_until_the_log_has_reached_the_end_that_the_master_had(root
     master = master_of_5()
     copy = MetadataCopy(root, master)
     assert not copy.write_offsets(1 << 40), "nothing was read"
-    copy.read()
+    copy.take(copy.ask())
     assert (copy.waiting_end, copy.written_end) == (1000, None)
     assert not copy.write_offsets(999)
     assert committed(root) == {} and DelayOffsetTable(root).all() == {}
@@ -112,7 +112,7 @@ def test_offsets_wait_until_the_log_has_reached_the_end_that_the_master_had(root
 def test_the_end_is_asked_for_after_the_offsets(root: Path) -> None:
     """An offset that was committed in between is below it. In the other order one could be above."""
     master = master_of_5()
-    MetadataCopy(root, master).read()
+    MetadataCopy(root, master).ask()
     assert master.asked.index(28) > max(master.asked.index(code) for code in (OFFSETS, DELAYS, CHECK_POINT, METRICS))
     assert master.asked.index(28) > master.asked.index(TOPICS), "of a topic that is gone no message is above it"
 
@@ -121,15 +121,15 @@ def test_offsets_that_wait_are_not_replaced_by_newer_ones(root: Path) -> None:
     """A replica that is far behind would never have offsets: the newer end is later."""
     master = master_of_5()
     copy = MetadataCopy(root, master)
-    copy.read()
+    copy.take(copy.ask())
     master.bodies[OFFSETS], master.end = offsets(billing={0: 70}), 5000
     master.bodies[TOPICS] = topics("Orders", "Bills", "New")
-    copy.read()
+    copy.take(copy.ask())
     assert copy.waiting_end == 1000
     assert "New" in TopicTable(root).all(), "topics do not wait"
     assert copy.write_offsets(1200)
     assert committed(root)["Orders", 0] == 7
-    copy.read()
+    copy.take(copy.ask())
     assert copy.write_offsets(5000)
     assert committed(root) == {("Orders", 0): 70}
 
@@ -137,11 +137,11 @@ def test_offsets_that_wait_are_not_replaced_by_newer_ones(root: Path) -> None:
 def test_a_reset_backwards_and_offsets_that_were_removed_arrive(root: Path) -> None:
     master = master_of_5()
     copy = MetadataCopy(root, master)
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(1000)
     master.bodies[OFFSETS] = offsets(audit={0: 1})
     master.bodies[DELAYS] = b'{"dataVersion":{"counter":4,"stateVersion":0},"offsetTable":{3:1}}'
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(1000)
     assert committed(root) == {}
     assert committed(root, "audit") == {("Orders", 0): 1}
@@ -157,16 +157,16 @@ def test_what_was_deleted_at_the_master_is_deleted(store_root: Path) -> None:
     master = master_of_5()
     master.end = end
     copy = MetadataCopy(root, master)
-    copy.read()
+    copy.take(copy.ask())
     master.bodies[TOPICS], master.bodies[GROUPS] = topics("Orders"), groups("audit")
-    copy.read()
+    copy.take(copy.ask())
     assert set(TopicTable(root).all()) == {"Orders"}
     assert set(GroupTable(root).all()) == {"audit"}
     assert deleted_topics(root) == {"Bills": end}
     with Store.open(root, read_only=True) as store:
         assert store.unlisted_topics() == {}, "a topic that only old frames name is not offered again"
     master.bodies[TOPICS] = topics("Orders", "Bills")
-    copy.read()
+    copy.take(copy.ask())
     with Store.open(root, read_only=True) as store:
         assert store.topics().keys() == {"Orders", "Bills"}
 
@@ -178,7 +178,8 @@ def test_a_topic_that_only_frames_name_is_known(store_root: Path) -> None:
         store.send(Message("Unknown", b"body"))
     (root / "config/topics.json").unlink()
     (root / "config/topics.json.bak").unlink(missing_ok=True)
-    MetadataCopy(root, master_of_5()).read()
+    copy = MetadataCopy(root, master_of_5())
+    copy.take(copy.ask())
     with Store.open(root, read_only=True) as store:
         assert set(store.unlisted_topics()) == {"Unknown"}
 
@@ -186,7 +187,7 @@ def test_a_topic_that_only_frames_name_is_known(store_root: Path) -> None:
 def test_a_broker_that_opens_the_replica_reads_its_timers_again(root: Path) -> None:
     """The log of the wheel does not travel: an offset into it would skip timers."""
     copy = MetadataCopy(root, master_of_5())
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(1000)
     content = (root / "config/timercheck").read_bytes()
     assert len(content) == 4096
@@ -196,15 +197,15 @@ def test_a_broker_that_opens_the_replica_reads_its_timers_again(root: Path) -> N
 def test_the_offsets_of_a_broker_with_lmq_are_in_its_other_file(root: Path) -> None:
     master = master_of_5()
     copy = MetadataCopy(root, master)
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(1000)
     master.bodies[OFFSETS] = b'{"lmqOffsetTable":{"%LMQ%a@%LMQ%g":5},"offsetTable":{"Orders@billing":{0:9}}}'
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(1000)
     assert committed(root) == {("Orders", 0): 9}
     assert list(OffsetTable(root).conflicts()) == []
     master.bodies[OFFSETS] = offsets(billing={0: 4})
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(1000)
     assert committed(root) == {("Orders", 0): 4}
 
@@ -217,10 +218,10 @@ def test_static_topics_are_known_as_such(root: Path) -> None:
     plain = master.bodies[TOPICS]
     master.bodies[TOPICS] = plain.replace(b'"topicQueueMappingDetailMap":{}', static)
     copy = MetadataCopy(root, master)
-    copy.read()
+    copy.take(copy.ask())
     assert static_topics(root) == {"Bills"}
     master.bodies[TOPICS] = plain
-    copy.read()
+    copy.take(copy.ask())
     assert static_topics(root) == frozenset()
 
 
@@ -229,16 +230,16 @@ def test_static_topics_are_known_as_such(root: Path) -> None:
 def test_an_answer_that_is_no_table_changes_nothing(root: Path, code: int, body: bytes) -> None:
     master = master_of_5()
     copy = MetadataCopy(root, master)
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(1000)
     before = _files(root)
     good, master.bodies[code] = master.bodies[code], body
     with pytest.raises(RemotingCommandError, match=rf"broker broker-a answered \w+ \({code}\)"):
-        copy.read()
+        copy.take(copy.ask())
     assert not copy.write_offsets(1 << 40)
     assert _files(root) == before
     master.bodies[code] = good
-    copy.read()
+    copy.take(copy.ask())
 
 
 @pytest.mark.parametrize("code", [TOPICS, GROUPS, OFFSETS, DELAYS])
@@ -248,32 +249,32 @@ def test_a_refusal_and_a_lost_answer_change_nothing(root: Path, code: int) -> No
     before = _files(root)
     master.refused[code] = 16, "no permission"
     with pytest.raises(MQBrokerError, match="no permission"):
-        copy.read()
+        copy.take(copy.ask())
     del master.refused[code]
     master.lost.add(code)
     with pytest.raises(RemotingError, match="connection lost"):
-        copy.read()
+        copy.take(copy.ask())
     assert _files(root) == before and copy.waiting_end is None
 
 
 def test_a_table_that_is_as_before_is_not_written_again(root: Path) -> None:
     copy = MetadataCopy(root, master_of_5())
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(1000)
     stamps = {path: path.stat().st_ino for path in (root / "config").iterdir() if path.name != "timercheck"}
-    copy.read()
+    copy.take(copy.ask())
     copy.write_offsets(1000)
     assert {path: path.stat().st_ino for path in stamps} == stamps
 
 
 def test_a_table_that_cannot_be_read_is_replaced(root: Path) -> None:
     copy = MetadataCopy(root, master_of_5())
-    copy.read()
+    copy.take(copy.ask())
     for name in ("topics.json", "topics.json.bak"):
         (root / "config" / name).write_bytes(b"{torn")
     with pytest.raises(CorruptConfigError):
         TopicTable(root).all()
-    copy.read()
+    copy.take(copy.ask())
     assert set(TopicTable(root).all()) == {"Orders", "Bills"}
 
 
@@ -287,7 +288,7 @@ def test_a_death_at_any_write_leaves_whole_tables_and_no_offset_ahead(
 
     master = master_of_5()
     first = MetadataCopy(root, master)
-    first.read()
+    first.take(first.ask())
     first.write_offsets(1000)
     old, new = _tables(root), 0
     master.bodies[TOPICS], master.end = topics("Orders", "New"), 2000
@@ -305,7 +306,7 @@ def test_a_death_at_any_write_leaves_whole_tables_and_no_offset_ahead(
         monkeypatch.setattr(durable, "before", step)
         copy = MetadataCopy(root, master)
         try:
-            copy.read()
+            copy.take(copy.ask())
             monkeypatch.setattr(durable, "before", lambda *_: None)
             assert committed(root) == before, "the log has not reached the end"
             monkeypatch.setattr(durable, "before", step)

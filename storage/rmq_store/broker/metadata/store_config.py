@@ -33,12 +33,17 @@ _HOUR = re.compile(r"[0-9]{1,2}", re.ASCII)
 # Brokers before 4.9.2 made dead-letter topics that could only be written.
 _DLQ_PERMS = (2, 6)
 
-# Settings that may change in the life of a store: of its care, not of its bytes.
-OPERATIONAL = (
+RETENTION = (
     "file_reserved_time", "delete_when", "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio",
     "disk_space_warning_level_ratio", "clean_file_forcibly_enable", "delete_file_batch_max",
     "delete_commit_log_files_interval", "destroy_maped_file_interval_forcibly", "redelete_hanged_file_interval",
     "clean_resource_interval", "unit_marker_reserved_time", "dlq_archive_path",
+)  # fmt: skip
+"""When old messages are deleted. A replica has its own of these."""
+
+# Settings that may change in the life of a store: of its care, not of its bytes.
+OPERATIONAL = (
+    *RETENTION,
     "flush_commit_log_timed", "flush_commit_log_least_pages", "flush_commit_log_thorough_interval",
     "sync_flush_timeout", "enable_lmq", "broker_host",
 )  # fmt: skip
@@ -214,22 +219,32 @@ class StoreConfig:
         Raises:
             UsageError: the file is missing, or a value is not of its kind.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{path}: no text: {error}") from error
-        values = {}
-        for line in text.splitlines():
-            name, separator, value = line.strip().partition("=")
-            if separator and not name.startswith(("#", "!")):
-                values[name.strip()] = value.strip()
+        values = read_broker_conf(path)
         if "brokerIP1" in values or "listenPort" in values:
             address, _, port = cls().broker_host.rpartition(":")
             values["brokerHost"] = f"{values.get('brokerIP1', address)}:{values.get('listenPort', port)}"
         known = JAVA_NAMES | OLD_NAMES.keys()
         return cls(**parse_settings({name: value for name, value in values.items() if name in known}, str(path)))
+
+
+def read_broker_conf(path: str | Path) -> dict[str, str]:
+    """All settings of a broker's properties file, as they stand there.
+
+    Raises:
+        UsageError: the file is missing, or no text.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: no text: {error}") from error
+    values = {}
+    for line in text.splitlines():
+        name, separator, value = line.strip().partition("=")
+        if separator and not name.startswith(("#", "!")):
+            values[name.strip()] = value.strip()
+    return values
 
 
 def _kind(field: Field[Any]) -> type:

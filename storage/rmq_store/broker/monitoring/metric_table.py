@@ -85,6 +85,26 @@ BROKER_AWAY = Metric(
     "rmq_broker_away", "gauge",
     "1 for a broker that does not answer, so that samples of it are missing; 0 for one that does.", _NODE,
 )  # fmt: skip
+REPLICA_FED = Metric("rmq_replica_fed", "gauge", "1 while a process feeds the replica; 0 without one.", _NODE)
+REPLICA_CONNECTED = Metric(
+    "rmq_replica_connected", "gauge", "1 while that process is connected to the HA port of the master.", _NODE
+)
+REPLICA_BEHIND_BYTES = Metric(
+    "rmq_replica_behind_bytes", "gauge", "Bytes of the master's log, as last heard, that the replica lacks.", _NODE,
+    "bytes",
+)  # fmt: skip
+REPLICA_BEHIND_MESSAGES = Metric(
+    "rmq_replica_behind_messages", "gauge", "About how many messages these are, by the mean size of those that came.",
+    _NODE,
+)  # fmt: skip
+REPLICA_BEHIND_TIME = Metric(
+    "rmq_replica_behind_seconds", "gauge", "Age of the replica's newest message while it lacks some; else 0.", _NODE,
+    "seconds",
+)  # fmt: skip
+REPLICA_HEARD = Metric(
+    "rmq_replica_heard_seconds", "gauge", "Time since the master last said where its log ends; every 10 s.", _NODE,
+    "seconds",
+)  # fmt: skip
 QUEUE_MIN_OFFSET = Metric("rmq_queue_min_offset", "gauge", "The first queue offset that can be read.", _QUEUE)
 QUEUE_MAX_OFFSET = Metric("rmq_queue_max_offset", "gauge", "The queue offset that the next message gets.", _QUEUE)
 QUEUE_COMMITTED = Metric("rmq_consumer_queue_offset", "gauge", "The committed offset.", _GROUP_QUEUE)
@@ -102,6 +122,11 @@ STORE_METRICS: Final = (
     LOG_MIN_OFFSET, LOG_MAX_OFFSET, FILES, FILE_BYTES, DISK_USAGE, UNREADABLE,
 )  # fmt: skip
 """The metrics in every result."""
+
+REPLICA_METRICS: Final = (
+    REPLICA_FED, REPLICA_CONNECTED, REPLICA_BEHIND_BYTES, REPLICA_BEHIND_MESSAGES, REPLICA_BEHIND_TIME, REPLICA_HEARD,
+)  # fmt: skip
+"""The additional metrics of a replica of a broker."""
 
 QUEUE_METRICS: Final = (QUEUE_MIN_OFFSET, QUEUE_MAX_OFFSET, QUEUE_COMMITTED, QUEUE_LAG, QUEUE_LAG_TIME)
 """The additional metrics of a result with `queues`."""

@@ -22,6 +22,7 @@ from rmq_store.files import durable
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_group_name, is_system_group, is_system_topic
 from rmq_store.format.text.openmetrics import Metric, MetricFamily, openmetrics_text
+from rmq_store.log.feeder_state import feeder_lives, read_state
 
 if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store
@@ -39,9 +40,10 @@ class _Sample(NamedTuple):
 
 
 def store_metrics(store: Store, cluster: str = "DefaultCluster", *, queues: bool = False) -> list[MetricFamily]:
-    """The present metrics of a store: all of STORE_METRICS (with `queues`: and QUEUE_METRICS), in that order. Changes
-    nothing. The cost is proportional to queues, groups and files; at most three records of each queue of a group are
-    read. A group or a topic that cannot be read has the sample `rmq_unreadable` instead of all others.
+    """The present metrics of a store: all of STORE_METRICS (with `queues`: and QUEUE_METRICS; of a replica: and
+    REPLICA_METRICS), in that order. Changes nothing. The cost is proportional to queues, groups and files; at most
+    three records of each queue of a group are read. A group or a topic that cannot be read has the sample
+    `rmq_unreadable` instead of all others.
 
     Raises:
         CorruptionError: a part that all metrics need is unreadable: a table of the store, the delayed messages.
@@ -49,9 +51,14 @@ def store_metrics(store: Store, cluster: str = "DefaultCluster", *, queues: bool
     node = cluster, "broker", store.broker_name
     found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     lags = LagReader(store, last_timestamps=False)
-    for metric, labels, number in chain(_groups(store, lags), _topics(store, lags), _waiting(store), _disk(store)):
+    parts = _groups(store, lags), _topics(store, lags), _waiting(store), _disk(store), _replica(store)
+    for metric, labels, number in chain(*parts):
         found.setdefault(metric.name, []).append(((*node, *labels), number))
-    metrics = (*table.STORE_METRICS, *(table.QUEUE_METRICS if queues else ()))
+    metrics = (
+        *table.STORE_METRICS,
+        *(table.QUEUE_METRICS if queues else ()),
+        *(table.REPLICA_METRICS if store.replica is not None else ()),
+    )
     return [MetricFamily(metric, found.get(metric.name, [])) for metric in metrics]
 
 
@@ -163,6 +170,25 @@ def _disk(store: Store) -> Iterator[_Sample]:
     percent = usage_percent(store.path)
     if percent is not None:
         yield _Sample(table.DISK_USAGE, (), percent / 100)
+
+
+def _replica(store: Store) -> Iterator[_Sample]:
+    """How far a replica is, as its feeder last heard of the master."""
+    if store.replica is None:
+        return
+    is_fed, state = feeder_lives(store.path), read_state(store.path)
+    yield _Sample(table.REPLICA_FED, (), is_fed)
+    if state is None:
+        return
+    now_ms, end = store.clock(), store.log_range()[1]
+    yield _Sample(table.REPLICA_CONNECTED, (), is_fed and state.is_connected)
+    if state.heard_ms:
+        yield _Sample(table.REPLICA_BEHIND_BYTES, (), state.behind_bytes(end))
+        messages = state.behind_messages(end)
+        if messages is not None:
+            yield _Sample(table.REPLICA_BEHIND_MESSAGES, (), messages)
+        yield _Sample(table.REPLICA_BEHIND_TIME, (), state.behind_ms(end, now_ms) / 1000)
+        yield _Sample(table.REPLICA_HEARD, (), max(now_ms - state.heard_ms, 0) / 1000)
 
 
 def earliest_message_ms(store: Store) -> int | None:

@@ -24,6 +24,7 @@ from rmq_store.files.locks.state_page import StatePage
 from rmq_store.format.text.names import SCHEDULE_TOPIC, parse_segment_name
 from rmq_store.kinds import COMMON, Effect, Seen, find_kinds
 from rmq_store.log.core.accepted_damage import AcceptedDamage
+from rmq_store.log.feeder_state import feeder_lives, read_state, since_text
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
 from rmq_store.log.replica_role import fed_by
 
@@ -91,8 +92,20 @@ def replica(root: Path) -> list[Finding]:
         return []
     if known is None or known.replica is None:
         return []
-    role = known.replica
-    return [Finding("replica", OK, f"of broker {role.broker} of cluster {role.cluster}, {fed_by(root)}")]
+    role, state, lives = known.replica, read_state(root), feeder_lives(root)
+    found = [Finding("replica", OK, f"of broker {role.broker} of cluster {role.cluster}, {fed_by(root)}")]
+    if state is None:
+        return found
+    behind = "the master's end is not known yet"
+    if state.heard_ms:
+        behind = f"{since_text(state.heard_ms)} the master's log ended at {state.master_end}"
+    if lives and not state.is_connected:
+        reason = f": {state.reason}" if state.reason else ""
+        since = since_text(state.changed_ms)
+        text = f"the feeder lost {role.ha_address} {since}, or never had it{reason}; {behind}"
+        return [*found, Finding("replica", WARN, text, "is the broker there? The feeder tries again by itself")]
+    ended = "" if lives else f"; {state.reason or 'the feeder was killed'}"
+    return [*found, Finding("replica", OK, behind + ended)]
 
 
 def contents(root: Path) -> Finding:

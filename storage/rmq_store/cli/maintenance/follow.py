@@ -58,6 +58,14 @@ def _follow_options(command: F) -> F:
         ),
         click.option("--once", is_flag=True, help="Stop at the end that the broker's log has now."),
         click.option(
+            "--set", "own", metavar="NAME=VALUE", multiple=True,
+            help="A setting of the replica's own retention, as fileReservedTime=720; it stays. May be repeated.",
+        ),
+        click.option(
+            "--broker-conf", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="The broker's broker.conf, if it refuses to tell its settings (request 26).",
+        ),
+        click.option(
             "--resync", is_flag=True,
             help="Keep the directory aside, under another name, and begin a new replica.",
         ),
@@ -105,21 +113,25 @@ def _follow(
     replica: Path,
     start: Start,
     once: bool,
+    own: tuple[str, ...],
+    broker_conf: Path | None,
     resync: bool,
     as_slave: bool,
     as_json: bool,
 ) -> None:
+    from rmq_store.broker.metadata.store_config import read_broker_conf
     from rmq_store.replica.follow import Follower
     from rmq_store.replica.master import Master
 
-    name = "" if address else broker or ""
+    name, kept = "" if address else broker or "", _own_settings(own)
+    known = None if broker_conf is None else read_broker_conf(broker_conf)
     with (
         stopped_by_signals() as stop,
         behind_bar() as tell,
-        Master(settings, broker=name, address=address or "", ha_address=ha_address) as master,
+        Master(settings, broker=name, address=address or "", ha_address=ha_address, broker_conf=known) as master,
     ):
         follower = Follower(
-            replica, master, start=start, as_slave=as_slave, tell=tell, should_stop=stop.wait
+            replica, master, start=start, as_slave=as_slave, settings=kept, tell=tell, should_stop=stop.wait
         )
         aside = follower.resync() if resync else None
         if aside is not None:
@@ -130,3 +142,22 @@ def _follow(
         return
     text = f"{replica}: {done.messages} messages, {done.received_bytes} bytes received, log to {done.end}"
     click.echo(printable(f"{text}; the broker has {done.behind_bytes} bytes more" if done.behind_bytes else text))
+
+
+def _own_settings(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Settings of retention, under their names in StoreConfig. UsageError: there is no such one."""
+    from rmq_store.broker.metadata.store_config import JAVA_NAMES, RETENTION, parse_settings
+
+    pairs = dict(_pair(text) for text in texts)
+    parsed = parse_settings(pairs, "--set")
+    if foreign := sorted(parsed.keys() - set(RETENTION)):
+        names = [name for name, known in JAVA_NAMES.items() if known.name in RETENTION]
+        raise UsageError(f"--set: {foreign[0]} is its broker's to say; a replica has its own of: {', '.join(names)}")
+    return parsed
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise UsageError(f"--set {text}: expected NAME=VALUE, as fileReservedTime=720")
+    return name.strip(), value.strip()

@@ -71,6 +71,10 @@ class Behind(Protocol):
         """How many are not copied yet."""
 
     @property
+    def behind_messages(self) -> int | None:
+        """About how many messages these are; None: that is not known."""
+
+    @property
     def behind_ms(self) -> int:
         """The age of the newest message that was copied, while there are more."""
 
@@ -100,7 +104,8 @@ def behind_bar() -> Iterator[Callable[[Behind], None] | None]:
         task = bar.add_task("follow", total=None, messages=0, size=0, behind="connecting")
 
         def tell(known: Behind) -> None:
-            behind = f"behind by {known.behind_bytes} bytes, {known.behind_ms / 1000:.1f} s"
+            messages = "" if known.behind_messages is None else f"about {known.behind_messages} messages, "
+            behind = f"behind by {known.behind_bytes} bytes, {messages}{known.behind_ms / 1000:.1f} s"
             bar.update(
                 task, messages=known.messages, size=known.received_bytes,
                 behind=behind if known.is_connected else f"not connected, {behind}",

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -52,7 +53,7 @@ class Rows(NamedTuple):
 
 # Raised whenever a function is added or its parameters change, here and in native/module.c: what was built before is
 # not used.
-INTERFACE = 26
+INTERFACE = 27
 
 try:
     from rmq_store import _native

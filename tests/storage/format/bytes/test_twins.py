@@ -16,8 +16,8 @@ ROWS = re.findall(r"^\| (`.+?`) \| .+? \| (`.+?`.*?) \|", PAGE.read_text(), re.M
 
 # They hold values, or bytes of any kind: no form of messages.
 OTHERS = {
-    "blake2b", "chains", "crc", "crc32c", "digest_slots", "fences", "files", "frames", "group_append", "hosts",
-    "index", "lone_append", "module", "patch", "properties", "pull_answers", "queue_frames", "requests",
+    "blake2b", "chains", "crc", "crc32c", "digest_slots", "dispatch", "fences", "files", "frames", "group_append",
+    "hosts", "index", "lone_append", "module", "patch", "properties", "pull_answers", "queue_frames", "requests",
     "sent_requests", "slices", "text", "walk",
 }  # fmt: skip
 

@@ -36,6 +36,7 @@ public final class Main {
         new Delays().addTo(commands);
         new Consumers().addTo(commands);
         new Clients().addTo(commands);
+        new Slaves().addTo(commands);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             answers.println(answer(commands, JSON.parseObject(line)));

@@ -37,7 +37,7 @@ final class Servers {
         return new JSONObject();
     }
 
-    /** {port, namesrv, directory, settings}: settings are those of the store. */
+    /** {port, namesrv, directory, settings}: settings are those of the store. Answers its name, and the port of its slaves. */
     private JSONObject startBroker(JSONObject fields) throws Exception {
         NettyServerConfig network = new NettyServerConfig();
         network.setBindAddress(LOOPBACK);
@@ -49,7 +49,7 @@ final class Servers {
             throw new IllegalStateException("BrokerController.initialize() refused");
         }
         broker.start();
-        return JSONObject.of("broker", config.getBrokerName());
+        return JSONObject.of("broker", config.getBrokerName(), "haPort", broker.getMessageStoreConfig().getHaListenPort());
     }
 
     static BrokerConfig brokerConfig(JSONObject fields) {

@@ -43,15 +43,21 @@ final class StoreAlone {
 
     /** {directory, settings}: settings are those of a broker.conf. */
     private JSONObject open(JSONObject fields) throws Exception {
+        store = loaded(fields);
+        store.start();
+        return new JSONObject();
+    }
+
+    static DefaultMessageStore loaded(JSONObject fields) throws Exception {
         MessageStoreConfig config = storeConfig(fields);
         BrokerConfig brokerConfig = new BrokerConfig();
-        store = new DefaultMessageStore(config, new BrokerStatsManager(brokerConfig.getBrokerClusterName(), false),
+        DefaultMessageStore store = new DefaultMessageStore(
+            config, new BrokerStatsManager(brokerConfig.getBrokerClusterName(), false),
             (topic, queueId, offset, tagsCode, storeTime, bitMap, properties) -> { }, brokerConfig, new ConcurrentHashMap<>());
         if (!store.load()) {
             throw new IllegalStateException("DefaultMessageStore.load() refused " + fields);
         }
-        store.start();
-        return new JSONObject();
+        return store;
     }
 
     static MessageStoreConfig storeConfig(JSONObject fields) {
@@ -61,7 +67,7 @@ final class StoreAlone {
         MixAll.properties2Object(properties, config);
         config.setStorePathRootDir(fields.getString("directory"));
         config.setStorePathCommitLog(fields.getString("directory") + "/commitlog");
-        config.setHaListenPort(0); // any free port; nobody connects
+        config.setHaListenPort(0); // any free port
         return config;
     }
 
