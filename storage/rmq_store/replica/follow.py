@@ -22,7 +22,7 @@ from rmq_store.broker.store.store import Store
 from rmq_store.clock import system_clock
 from rmq_store.errors import MasterTransferError, ReplicaDivergedError, UsageError
 from rmq_store.lazy.dataclasses import dataclass
-from rmq_store.log.append.flush import flush
+from rmq_store.log.append.flush import flush, flush_and_vouch
 from rmq_store.log.replica_role import Feeder, ReplicaRole
 from rmq_store.protocol.answers import tells_nothing
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
@@ -98,6 +98,7 @@ class Follower:
         self._settled = SettledEnd()
         self._target: int | None = None
         self._chores_at = 0.0
+        self._vouched_end = 0
         self._once = False
         self.progress = Progress()
 
@@ -231,7 +232,7 @@ class Follower:
         feed.publish()
         self._settled.note(log.writing_page.appended_end)
         if self._as_slave:
-            flush(log)
+            self._vouched_end = flush_and_vouch(log)
         self._progress(messages=feed.messages - self._fed)
         self._fed = feed.messages
         if self._metadata is not None and not feed.holds_back:
@@ -264,8 +265,8 @@ class Follower:
         if made_of is None or not self._feeder.feeds(self._root):
             self._feeder.take()
         new = None if made_of is None else (made_of[0], made_of[1].config)
-        self._store = open_replica(self._root, self._feeder, new)
-        self._metadata = MetadataCopy(self._root, self._master)
+        self._store = store = open_replica(self._root, self._feeder, new)
+        self._metadata = MetadataCopy(self._root, self._master, flush_log=lambda: flush(store._log))
         page = self._store._log.writing_page
         self.progress = replace(self.progress, start=page.appended_end, end=page.appended_end)
 
@@ -274,7 +275,7 @@ class Follower:
         return self._store
 
     def _durable_end(self) -> int:
-        return self._opened()._log.writing_page.flushed_end
+        return self._vouched_end
 
     def _refuse_other(self, settings: MasterSettings) -> None:
         store = self._opened()
