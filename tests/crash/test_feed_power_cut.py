@@ -72,7 +72,7 @@ class Life:
         feeder = Feeder(root)
         feeder.take()
         store = open_replica(root, feeder, None if StoreFile.load(root) else (ROLE, CONFIG))
-        copy = MetadataCopy(root, self.master, flush_log=lambda: flush(store._log))
+        copy = MetadataCopy(root, self.master, flush_log=lambda: flush_and_vouch(store._log))
         end = store.log_range()[1]
         assert log_bytes(store._log, 0, end) == self.log[:end], f"other bytes than the master's below {end}"
         self.master.end, self.master.bodies[43] = end, offsets(g=self.counts(end))

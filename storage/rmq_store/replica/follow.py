@@ -22,7 +22,7 @@ from rmq_store.broker.store.store import Store
 from rmq_store.clock import system_clock
 from rmq_store.errors import MasterTransferError, ReplicaDivergedError, UsageError
 from rmq_store.lazy.dataclasses import dataclass
-from rmq_store.log.append.flush import flush, flush_and_vouch
+from rmq_store.log.append.flush import flush_and_vouch
 from rmq_store.log.replica_role import Feeder, ReplicaRole
 from rmq_store.protocol.answers import tells_nothing
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
@@ -266,7 +266,7 @@ class Follower:
             self._feeder.take()
         new = None if made_of is None else (made_of[0], made_of[1].config)
         self._store = store = open_replica(self._root, self._feeder, new)
-        self._metadata = MetadataCopy(self._root, self._master, flush_log=lambda: flush(store._log))
+        self._metadata = MetadataCopy(self._root, self._master, flush_log=lambda: flush_and_vouch(store._log))
         page = self._store._log.writing_page
         self.progress = replace(self.progress, start=page.appended_end, end=page.appended_end)
 

@@ -94,7 +94,7 @@ class MetadataCopy:
     """The metadata of the replica at `root`, of which only its feeder changes anything. Not safe for threads.
 
     `flush_log` puts the log on disk, before offsets are that lie below its end: a power cut takes no message of a group
-    that has committed it.
+    that has committed it. So a later boot must know that the log is on disk (`flush_and_vouch`).
     """
 
     def __init__(
