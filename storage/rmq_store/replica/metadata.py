@@ -141,7 +141,7 @@ class MetadataCopy:
         root: Path,
         master: Master,
         *,
-        flush_log: Callable[[], None] = lambda: None,
+        flush_log: Callable[[], object] = lambda: None,
         clock: Callable[[], int] = system_clock,
     ) -> None:
         self._root = root
