@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crash.kill import forget_boot
-from rmq_store import Store
+from rmq_store import Message, Store, StoreConfig
+from rmq_store.broker.store import open_store
 from rmq_store.broker.store.directory import make_root
 from rmq_store.errors import NotAStoreError
 from rmq_store.log.append.flush import flush_and_vouch, save_progress
+from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.replica_role import Feeder
 from rmq_store.replica.feed import Feed
 from rmq_store.replica.replica_store import open_replica
@@ -128,3 +131,23 @@ def test_a_reader_is_told_of_a_replica_that_is_being_made(tmp_path: Path) -> Non
     Feeder(root).take()
     with pytest.raises(NotAStoreError, match="being made"):
         Store.open(root, read_only=True)
+
+
+def test_a_reader_that_looks_before_a_store_is_made_and_opens_it_behind_that_has_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took the store for a broker's, with queue files of the default size."""
+    root = tmp_path / "store"
+    make_root(root)
+    log_of, made = open_store.log_of, iter([True])
+
+    def opened_behind(*given: Any, **options: Any) -> CommitLog:
+        if next(made, False):
+            with Store.open(root, create=True, config=StoreConfig(mapped_file_size_consume_queue=1_000_000)) as store:
+                store.send(Message("Orders", b"x", queue_id=0))
+        return log_of(*given, **options)
+
+    monkeypatch.setattr(open_store, "log_of", opened_behind)
+    with Store.open(root, read_only=True) as reader:
+        assert reader.config.mapped_file_size_consume_queue == 1_000_000
+        assert reader.queue_range("Orders", 0).max_offset == 1

@@ -94,8 +94,14 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
         if known is None and request.role is not None and log.segments.bases():
             raise UsageError(f"{root}: a broker's store, no replica: nothing is fed into it; name another directory")
         if request.read_only:
-            if known is None and not (paths or log.segments.bases() or has_been_written(root)):
-                raise NotAStoreError(str(root), BEING_MADE)
+            if known is None:
+                is_written = paths or log.segments.bases() or has_been_written(root)
+                # Behind that look: store.json is written first. Who makes the store may have begun after ours.
+                if StoreFile.load(root) is not None:
+                    log.close()
+                    return open_store(request, make)
+                if not is_written:
+                    raise NotAStoreError(str(root), BEING_MADE)
             _prepare_reading(log)
         log.index_damage = damage[0] if damage and settings.message_index_enable else None
         if log.index_damage is not None and not request.read_only:
