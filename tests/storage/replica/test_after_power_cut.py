@@ -131,6 +131,20 @@ def test_a_reader_is_told_of_a_replica_that_is_being_made(tmp_path: Path) -> Non
     Feeder(root).take()
     with pytest.raises(NotAStoreError, match="being made"):
         Store.open(root, read_only=True)
+    # What its maker has written before store.json.
+    for name in ("commitlog", "config", "pyrmq"):
+        (root / name).mkdir(exist_ok=True)
+    (root / "lock").write_text("lock")
+    with pytest.raises(NotAStoreError, match="being made"):
+        Store.open(root, read_only=True)
+
+
+def test_the_empty_store_of_a_broker_is_read(tmp_path: Path) -> None:
+    for name in ("commitlog", "config"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lock").write_text("lock")
+    with Store.open(tmp_path, read_only=True) as store:
+        assert store.log_range() == (0, 0)
 
 
 def test_a_reader_that_looks_before_a_store_is_made_and_opens_it_behind_that_has_its_settings(

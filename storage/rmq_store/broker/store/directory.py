@@ -54,9 +54,11 @@ def is_ours(root: Path) -> bool:
 
 
 def has_been_written(root: Path) -> bool:
-    """True if a process has begun to write the log of the store: each, also a broker, writes a text to `lock` first."""
+    """True if a broker has begun to write a log, which may still be empty: it writes a text to `lock` first. One of ours
+    makes pyrmq/ before it takes the lock, and tells by store.json how its files are cut.
+    """
     try:
-        return (root / "lock").stat().st_size > 0
+        return (root / "lock").stat().st_size > 0 and not (root / "pyrmq").is_dir()
     except FileNotFoundError:
         return False
 

@@ -96,7 +96,7 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
         if request.read_only:
             if known is None:
                 is_written = paths or log.segments.bases() or has_been_written(root)
-                # Behind that look: store.json is written first. Who makes the store may have begun after ours.
+                # Behind that look: store.json is written first. The maker may have begun after our first look.
                 if StoreFile.load(root) is not None:
                     log.close()
                     return open_store(request, make)
