@@ -1,6 +1,7 @@
 /* Answers to pulls in the bytes of a connection, taken apart without a Python object for a header. Only the usual answer
-   is known here: code 0, with messages. The twin is what protocol/wire/pull_answers.py makes of a decoded command; whatever
-   this leaves, up to the first byte that is not as expected, is decoded there.
+   is known here: code 0, with messages. If it has all that was asked for, its frames are copied to the area of its round,
+   and no object is made at all. The twin is what protocol/wire/pull_answers.py makes of a decoded command; whatever this
+   leaves, up to the first byte that is not as expected, is decoded there.
 
    Nothing here is for many messages: a header has 300 bytes, and a body is copied once. So the GIL is kept. */
 
@@ -154,31 +155,121 @@ static int64_t read_answer(const uint8_t *frame, int64_t there, Header *header, 
     return (header->seen & ALL_WANTED) == ALL_WANTED ? 4 + length : 0;
 }
 
-/* Put an answer into the list if its opaque is wanted. 1, 0 if it is not wanted, -1 with an error of Python. */
-static int put_answer(PyObject *taken, PyObject *wanted, const Header *header, Text body, PyObject *remark)
+/* -- rounds: pulls that left together, PulledRound in pull_answers.py ----------------------------------------------- */
+
+/* A reader has two rounds under way, or some more after failures. Answers to further ones are left to Python. */
+#define ROUNDS_MAX 64
+enum { FIRST_OPAQUE, PLACED, ROUND_WORDS };
+/* Of each pull. START is WAITING, or LEFT when Python has the answer. */
+enum { EXPECTED_OFFSET, START, END, SUGGESTED, PULL_WORDS };
+#define WAITING (-1)
+#define LEFT (-2)
+
+typedef struct {
+    Items words, area;
+    int64_t pulls;
+} Round;
+
+typedef struct {
+    Round rounds[ROUNDS_MAX];
+    int count;
+} Rounds;
+
+static void release_rounds(Rounds *rounds)
 {
-    PyObject *opaque = PyLong_FromLong(header->opaque), *answer = NULL;
-    int done = opaque == NULL ? -1 : PySet_Contains(wanted, opaque);
-    if (done > 0) {
-        answer = Py_BuildValue("(O(iLLLLy#O))", opaque, 0, (long long)header->fields[NEXT_BEGIN_OFFSET],
-                               (long long)header->fields[MIN_OFFSET], (long long)header->fields[MAX_OFFSET],
-                               (long long)header->fields[SUGGEST_WHICH_BROKER_ID], (const char *)body.bytes,
-                               (Py_ssize_t)body.size, remark);
-        if (answer == NULL || PyList_Append(taken, answer) < 0)
-            done = -1;
+    for (int place = 0; place < rounds->count; place++) {
+        release_items(&rounds->rounds[place].words);
+        release_items(&rounds->rounds[place].area);
     }
+}
+
+/* Take the buffers of a list of (words, area). 0, with an error of Python, if one is not as expected. */
+static int take_rounds(Rounds *rounds, PyObject *given)
+{
+    Py_ssize_t count = PyList_Size(given);
+    for (rounds->count = 0; rounds->count < count && rounds->count < ROUNDS_MAX;) {
+        Round *round = &rounds->rounds[rounds->count];
+        PyObject *pair = PyList_GetItem(given, rounds->count), *words, *area;
+        if (!PyTuple_Check(pair)) {
+            PyErr_SetString(PyExc_TypeError, "rounds: expected pairs");
+            return 0;
+        }
+        if (!PyArg_ParseTuple(pair, "OO", &words, &area))
+            return 0;
+        *round = (Round){0};
+        rounds->count++;
+        if (!take_items(&round->words, words, 8, WRITE_ITEMS, "words") || !take_items(&round->area, area, 8, WRITE_ITEMS, "area"))
+            return 0;
+        if (round->words.count < ROUND_WORDS || (round->words.count - ROUND_WORDS) % PULL_WORDS || round->area.count < 1) {
+            PyErr_SetString(PyExc_ValueError, "rounds: expected a head and rows, and an area with its head");
+            return 0;
+        }
+        round->pulls = (round->words.count - ROUND_WORDS) / PULL_WORDS;
+    }
+    return 1;
+}
+
+/* The row of the pull with this opaque, if it waits for its answer. */
+static int64_t *row_of(Rounds *rounds, int32_t opaque, Round **found)
+{
+    for (int place = 0; place < rounds->count; place++) {
+        Round *round = &rounds->rounds[place];
+        int64_t *words = round->words.view.buf, first = words[FIRST_OPAQUE];
+        if (opaque < first || opaque - first >= round->pulls)
+            continue;
+        int64_t *row = words + ROUND_WORDS + (opaque - first) * PULL_WORDS;
+        *found = round;
+        return row[START] == WAITING ? row : NULL;
+    }
+    return NULL;
+}
+
+/* Copy the frames of an answer to the area, if it has all that was asked for, and there is room. The area begins with
+   the bytes that are in use. */
+static int place_answer(Round *round, int64_t *row, const Header *header, Text body)
+{
+    int64_t *used = round->area.view.buf, room = round->area.count * 8;
+    if (header->fields[NEXT_BEGIN_OFFSET] != row[EXPECTED_OFFSET] || *used < 8 || *used > room
+        || body.size > (size_t)(room - *used))
+        return 0;
+    memcpy((uint8_t *)round->area.view.buf + *used, body.bytes, body.size);
+    row[START] = *used;
+    row[END] = *used += (int64_t)body.size;
+    row[SUGGESTED] = header->fields[SUGGEST_WHICH_BROKER_ID];
+    ((int64_t *)round->words.view.buf)[PLACED]++;
+    return 1;
+}
+
+/* Place an answer, or put it into the list. 1, 0 if nobody waits for it, -1 with an error of Python. */
+static int put_answer(PyObject *taken, Rounds *rounds, const Header *header, Text body, PyObject *remark)
+{
+    Round *round;
+    int64_t *row = row_of(rounds, header->opaque, &round);
+    if (row == NULL)
+        return 0;
+    if (place_answer(round, row, header, body))
+        return 1;
+    PyObject *answer = Py_BuildValue("(i(iLLLLy#O))", (int)header->opaque, 0, (long long)header->fields[NEXT_BEGIN_OFFSET],
+                                     (long long)header->fields[MIN_OFFSET], (long long)header->fields[MAX_OFFSET],
+                                     (long long)header->fields[SUGGEST_WHICH_BROKER_ID], (const char *)body.bytes,
+                                     (Py_ssize_t)body.size, remark);
+    int done = answer != NULL && PyList_Append(taken, answer) == 0;
     Py_XDECREF(answer);
-    Py_XDECREF(opaque);
-    return done;
+    if (!done)
+        return -1;
+    row[START] = LEFT;
+    return 1;
 }
 
 static PyObject *take_pull_answers(PyObject *module, PyObject *arguments)
 {
-    PyObject *given, *wanted, *taken, *result = NULL, *remark = NULL;
+    PyObject *given, *given_rounds, *taken, *result = NULL, *remark = NULL;
     Items data = {0};
+    Rounds rounds = {.count = 0};
     Py_ssize_t position;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OnOO!:take_pull_answers", &given, &position, &wanted, &PyList_Type, &taken))
+    if (!PyArg_ParseTuple(arguments, "OnO!O!:take_pull_answers", &given, &position, &PyList_Type, &given_rounds,
+                          &PyList_Type, &taken))
         return NULL;
     if (!take_items(&data, given, 1, READ_ITEMS, "data"))
         return NULL;
@@ -187,13 +278,13 @@ static PyObject *take_pull_answers(PyObject *module, PyObject *arguments)
         goto done;
     }
     remark = PyUnicode_FromString(found);
-    if (remark == NULL)
+    if (remark == NULL || !take_rounds(&rounds, given_rounds))
         goto done;
     const uint8_t *bytes = data.view.buf;
     Header header;
     Text body;
     for (int64_t size; (size = read_answer(bytes + position, data.count - position, &header, &body)) > 0;) {
-        int is_taken = put_answer(taken, wanted, &header, body, remark);
+        int is_taken = put_answer(taken, &rounds, &header, body, remark);
         if (is_taken < 0)
             goto done;
         if (!is_taken)
@@ -203,6 +294,7 @@ static PyObject *take_pull_answers(PyObject *module, PyObject *arguments)
     result = PyLong_FromSsize_t(position);
 done:
     Py_XDECREF(remark);
+    release_rounds(&rounds);
     release_items(&data);
     return result;
 }

@@ -232,12 +232,12 @@ class IoLoop:
 
     def _read(self, connection: Connection) -> None:
         received = connection.read(self._buffer) if connection in self._all else Received([], "")
-        if not connection.answered and (received.commands or received.pulled):
+        if not connection.answered and received.has_answers:
             connection.answered = True
             with self._lock:
                 self._pauses.setdefault(connection.address, ReconnectPause()).worked()
         for opaque, answer in received.pulled:
-            call = connection.take(opaque)
+            call = connection.take(opaque, is_taken=True)
             if call is None:
                 self._unknown += 1
             else:
@@ -247,6 +247,8 @@ class IoLoop:
                 self._answered(connection, command)
             else:
                 self._server_requests.put(connection, command)
+        if received.has_answers:
+            connection.settle_rounds()
         if received.failure:
             kind = RemotingCommandError if received.broke_protocol else RemotingError
             self._end(connection, received.failure, kind)
