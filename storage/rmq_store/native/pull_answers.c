@@ -3,9 +3,15 @@
    and no object is made at all. The twin is what protocol/wire/pull_answers.py makes of a decoded command; whatever this
    leaves, up to the first byte that is not as expected, is decoded there.
 
-   Nothing here is for many messages: a header has 300 bytes, and a body is copied once. So the GIL is kept. */
+   `take_pull_answers` is for bytes that Python has read. A header has 300 bytes, and a body is copied once, so it keeps
+   the GIL. `receive_pull_answers` reads by itself, and waits, as long as all answers find their places; it needs the GIL
+   for nothing of that. */
 
 #include "native.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include "big_endian.h"
 #include "json_header.h"
@@ -299,7 +305,117 @@ done:
     return result;
 }
 
+/* -- reading without Python -------------------------------------------------------------------------------------------- */
+
+/* What ends it: a round has all its answers; bytes that are not for a round; something else, or nothing for so long; the
+   end of the connection, or an error of it. */
+enum { ROUND_IS_WHOLE, NOT_USUAL, NOTHING_TO_READ, CLOSED, BROKEN };
+
+/* What is behind this many bytes of a socket waits for the next call: they stay in the cache. */
+#define READ_BYTES_MAX (256 << 10)
+
+typedef struct {
+    int socket, others, timeout_ms;
+    uint8_t *bytes;
+    int64_t size, there, received;
+    int error;
+} Reading;
+
+/* Place the whole answers of the buffer. ROUND_IS_WHOLE, NOT_USUAL, or NOTHING_TO_READ: it has no whole frame. */
+static int place_answers(Reading *reading, Rounds *rounds)
+{
+    int64_t at = 0, size;
+    int reason = NOTHING_TO_READ;
+    Header header;
+    Text body;
+    Round *round;
+    while (reason == NOTHING_TO_READ
+           && (size = read_answer(reading->bytes + at, reading->there - at, &header, &body)) > 0) {
+        int64_t *row = row_of(rounds, header.opaque, &round);
+        if (row == NULL || !place_answer(round, row, &header, body)) {
+            reason = NOT_USUAL;
+            break;
+        }
+        at += size;
+        if (((int64_t *)round->words.view.buf)[PLACED] == round->pulls)
+            reason = ROUND_IS_WHOLE;
+    }
+    reading->there -= at;
+    memmove(reading->bytes, reading->bytes + at, (size_t)reading->there);
+    /* A frame that is complete, that the buffer cannot hold, or that is none. */
+    if (reason == NOTHING_TO_READ && reading->there >= PREFIX_BYTES) {
+        int64_t length = (int32_t)word_at(reading->bytes), header_bytes = word_at(reading->bytes + 4) & 0xFFFFFFu;
+        if (4 + length <= reading->there || 4 + length > reading->size || header_bytes + 4 > length
+            || (reading->bytes[4] != JSON_HEADER && reading->bytes[4] != BINARY_HEADER))
+            reason = NOT_USUAL;
+    }
+    return reason;
+}
+
+static int receive(Reading *reading, Rounds *rounds)
+{
+    struct pollfd ready = {.fd = reading->others, .events = POLLIN};
+    for (int has_waited = 0;;) {
+        int reason = place_answers(reading, rounds);
+        if (reason != NOTHING_TO_READ)
+            return reason;
+        int64_t room = reading->size - reading->there;
+        ssize_t got = recv(reading->socket, reading->bytes + reading->there,
+                           (size_t)(room < READ_BYTES_MAX ? room : READ_BYTES_MAX), MSG_DONTWAIT);
+        if (got > 0) {
+            reading->there += got;
+            reading->received += got;
+            has_waited = 0;
+            continue;
+        }
+        if (got == 0)
+            return CLOSED;
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+            reading->error = errno;
+            return BROKEN;
+        }
+        /* `others` is ready for this socket or for another one: the next look at this one tells. */
+        if (has_waited || poll(&ready, 1, reading->timeout_ms) <= 0)
+            return NOTHING_TO_READ;
+        has_waited = 1;
+    }
+}
+
+static PyObject *receive_pull_answers(PyObject *module, PyObject *arguments)
+{
+    PyObject *buffer_given, *given_rounds, *result = NULL;
+    Items buffer = {0};
+    Rounds rounds = {.count = 0};
+    Reading reading = {0};
+    long long there;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "iiOLiO!:receive_pull_answers", &reading.socket, &reading.others, &buffer_given,
+                          &there, &reading.timeout_ms, &PyList_Type, &given_rounds))
+        return NULL;
+    if (!take_items(&buffer, buffer_given, 1, WRITE_ITEMS, "buffer"))
+        return NULL;
+    if (there < 0 || there > buffer.count || buffer.count < PREFIX_BYTES) {
+        PyErr_SetString(PyExc_IndexError, "there are not so many bytes in the buffer");
+        goto done;
+    }
+    if (!take_rounds(&rounds, given_rounds))
+        goto done;
+    reading.bytes = buffer.view.buf;
+    reading.size = buffer.count;
+    reading.there = there;
+    int reason;
+    Py_BEGIN_ALLOW_THREADS
+    reason = receive(&reading, &rounds);
+    Py_END_ALLOW_THREADS
+    result = Py_BuildValue("iLLi", reason, (long long)reading.there, (long long)reading.received, reading.error);
+done:
+    release_rounds(&rounds);
+    release_items(&buffer);
+    return result;
+}
+
 PyMethodDef pull_answer_methods[] = {
+    {"receive_pull_answers", receive_pull_answers, METH_VARARGS, NULL},
     {"take_pull_answers", take_pull_answers, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -72,6 +72,11 @@ class FrameArea:
         self.data: npt.NDArray[np.uint8] = self._words.view(np.uint8)
 
     @property
+    def view(self) -> memoryview:
+        """The same memory, as bytes."""
+        return memoryview(self.data)  # type: ignore[arg-type]
+
+    @property
     def words(self) -> Int64:
         """The same memory, as the extension takes it."""
         return self._words

@@ -84,12 +84,17 @@ class LaneRun:
         """Whether each pull of the round has an answer or an error."""
         return self.round.outcome is not None
 
+    @property
+    def is_unusual(self) -> bool:
+        """Whether the round has ended, and answers are not in its area."""
+        return self.has_ended and bool((self.places()[:, 0] < 0).any())
+
     def places(self) -> Int64:
         """Where the frames of each lane are in the area, (n, 2)."""
         return self.round.answers.places()[self.first : self.last]
 
     def split(self) -> Iterator[LaneRun | Lane]:
-        """The same lanes after the round has ended: in runs whose answers are in the area, and alone."""
+        """The same lanes after the round has ended: those whose answers are in the area as runs, the others alone."""
         is_placed = self.places()[:, 0] >= 0
         borders = np.flatnonzero(np.diff(is_placed, prepend=~is_placed[:1])).tolist()
         for first, last in zip(borders, [*borders[1:], self.width], strict=True):
@@ -143,6 +148,6 @@ class GatheredFrames:
             if isinstance(piece, bytes):
                 found.append(piece)
             else:
-                data = memoryview(piece[0].data)
+                data = piece[0].view
                 found += [data[first:last] for first, last in piece[1].tolist()]
         return found[0] if len(found) == 1 and isinstance(found[0], bytes) else b"".join(found)

@@ -21,6 +21,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Final
 
 from rmq_store.backoff import Backoff
@@ -211,23 +212,27 @@ class _RangeReader:
                 yield check_dense(gathered.joined(), self._queue, gathered.start, gathered.end)
             else:
                 area, places = in_one_area
-                yield check_dense_pieces(memoryview(area.data), places, self._queue, gathered.start, gathered.end)
+                yield check_dense_pieces(area.view, places, self._queue, gathered.start, gathered.end)
 
     def _gathered(self) -> Iterator[GatheredFrames]:
         while self._lanes or self._uncut < self._end:
             self._open_lanes()
             self._await(self._lanes[0])
-            self._lanes = deque(
-                lane
-                for each in self._lanes
-                for lane in (each.split() if isinstance(each, LaneRun) and each.has_ended else (each,))
-            )
-            for lane in self._lanes:
-                if isinstance(lane, Lane):
-                    self._look_at(lane)
+            self._look_at_lanes()
             full = self._take_heads()
             self._open_lanes()
             yield from full
+
+    def _look_at_lanes(self) -> None:
+        if any(isinstance(lane, LaneRun) and lane.is_unusual for lane in self._lanes):
+            self._lanes = deque(
+                lane
+                for each in self._lanes
+                for lane in (each.split() if isinstance(each, LaneRun) and each.is_unusual else (each,))
+            )
+        for lane in self._lanes:
+            if isinstance(lane, Lane):
+                self._look_at(lane)
 
     def _take_heads(self) -> list[GatheredFrames]:
         """Gather what has come in the order of the queue; returns what is enough, or all, to be handed on."""
@@ -274,38 +279,42 @@ class _RangeReader:
         for lane in self._lanes:
             room -= lane.width
             # The answer of a lane that has failed is looked at when its turn comes.
-            is_asking = isinstance(lane, Lane) and lane.round is None and not lane.is_complete
-            if is_asking and (room >= 0 or lane is self._lanes[0]):
+            has_room = room >= 0 or lane is self._lanes[0]
+            if isinstance(lane, Lane) and has_room and lane.round is None and not lane.is_complete:
                 asking.append(lane)
-        fresh = self._cut(room)
+        fresh = max(min(room, -(-(self._end - self._uncut) // self._per_pull)), 0)
         # Pulls that leave together cost one system call: half of the lanes, unless the first one is waited for.
         is_first = not self._lanes or (asking and asking[0] is self._lanes[0])
-        if not is_first and 2 * (len(asking) + len(fresh)) < width:
+        if not is_first and 2 * (len(asking) + fresh) < width:
             return
         if self._is_filtered:
-            asking += [Lane(start, start + count) for start, count in fresh]
-            self._lanes += asking[len(asking) - len(fresh) :]
-            fresh, self._uncut = [], fresh[-1][0] + fresh[-1][1] if fresh else self._uncut
+            opened = [Lane(start, start + count) for start, count in self._cut(fresh)]
+            self._lanes += opened
+            asking += opened
         if asking:
             self._submit(asking)
         half = (width + 1) // 2
-        for first in range(0, len(fresh), half):
-            self._submit_run(self._cut(min(len(fresh) - first, half)))
+        for first in range(0, 0 if self._is_filtered else fresh, half):
+            self._open_run(min(fresh - first, half))
 
-    def _cut(self, lanes: int) -> list[tuple[int, int]]:
-        """The next lanes, at most so many: where each begins, and its messages."""
-        end = min(self._uncut + lanes * self._per_pull, self._end)
-        return [(start, min(self._per_pull, self._end - start)) for start in range(self._uncut, end, self._per_pull)]
+    def _cut(self, lanes: int, per_pull: int | None = None) -> list[tuple[int, int]]:
+        """Cut the next lanes off the range, at most so many: where each begins, and its messages. Only the last one may
+        have fewer.
+        """
+        per_pull = per_pull or self._per_pull
+        start, self._uncut = self._uncut, min(self._uncut + lanes * per_pull, self._end)
+        pulls = list(zip(range(start, self._uncut, per_pull), repeat(per_pull)))
+        if pulls:
+            pulls[-1] = pulls[-1][0], self._uncut - pulls[-1][0]
+        return pulls
 
-    def _submit_run(self, pulls: list[tuple[int, int]]) -> None:
-        """Send the pulls of a run that goes on where the range is not cut yet."""
+    def _open_run(self, lanes: int) -> None:
         if self._grow_in <= 0 and self._per_pull < self._per_pull_max:
             # One lane asks for more messages than the broker gave last.
             self._grow_in = self._grow_after
-            start = pulls[0][0]
-            more = min(self._per_pull + (self._per_pull + 3) // 4, self._per_pull_max, self._end - start)
-            self._send_run([(start, more)])
-            pulls = [(at, count) for at, count in self._cut(len(pulls) - 1)]
+            self._send_run(self._cut(1, min(self._per_pull + (self._per_pull + 3) // 4, self._per_pull_max)))
+            lanes -= 1
+        pulls = self._cut(lanes)
         if pulls:
             self._send_run(pulls)
 
@@ -318,7 +327,6 @@ class _RangeReader:
         broker_id = self._source.broker_id
         sent = self._requests.submit_round(pulls, self._area, broker_id, self._arrivals.notice)
         self._lanes.append(LaneRun(sent, 0, len(pulls), self._attempt, broker_id, needed_bytes))
-        self._uncut = pulls[-1][0] + pulls[-1][1]
 
     def _submit(self, lanes: Sequence[Lane]) -> None:
         for lane in lanes:
@@ -424,9 +432,9 @@ class _RangeReader:
 
     def _have_learned(self, run: LaneRun, sizes_bytes: Int64) -> None:
         """As `_learn`, for answers that had all that was asked for."""
-        most = max(count for _, count in run.round.pulls[run.first : run.last])
-        if most > self._per_pull:
-            self._per_pull, self._grow_in, self._grow_after = most, 0, _GROW_AFTER
+        got = run.round.pulls[run.first][1]
+        if got > self._per_pull:
+            self._per_pull, self._grow_in, self._grow_after = got, 0, _GROW_AFTER
         else:
             self._grow_in -= run.width
         if run.round.answers.area is self._area:

@@ -212,8 +212,10 @@ def _frames(
     the order of the calls.
     """
     for call in calls:
-        of_call = partial(_round_frames if isinstance(call, PullRound) else _frame, credentials, call)
-        yield [call], _made(of_call)
+        frames = partial(_round_frames, credentials, call) if isinstance(call, PullRound) else partial(
+            _frame, credentials, call
+        )  # fmt: skip
+        yield [call], _made(frames)
 
 
 def _made(frames: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...] | RemotingCommandError:

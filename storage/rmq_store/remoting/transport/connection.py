@@ -7,6 +7,7 @@ by two threads at once. A signal handler that comes in such a moment of its own 
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections import deque
@@ -18,12 +19,14 @@ from typing import Final, NamedTuple
 
 from rmq_store import real_time
 from rmq_store.files.locks.guard import Condition
+from rmq_store.format.bytes import native
 from rmq_store.protocol.errors import RemotingCommandError, RemotingError, RemotingTooMuchRequestError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder
 from rmq_store.protocol.wire.pull_answers import PullAnswer, PullTaker
 from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.connector import reason_of
+from rmq_store.remoting.transport.pull_reading import End, PullReading
 from rmq_store.remoting.transport.pull_round import PullRound
 from rmq_store.remoting.transport.secrets import Credentials
 
@@ -121,6 +124,7 @@ class Connection:
         self._last_opaque = 0
         self._pulls = PullTaker()
         self._decoder = FrameDecoder(take=self._pulls.take)
+        self._reading = PullReading()
 
     # -- callers
 
@@ -282,8 +286,16 @@ class Connection:
             if self.socket is not None:
                 self._flush()
 
-    def read(self, buffer: memoryview) -> Received:
-        """Read what is there: the rest of a frame whose beginning came before, and then at most one buffer."""
+    def read(self, buffer: memoryview, others: int | None = None, timeout_ms: int = 0) -> Received:
+        """Read what is there: the rest of a frame whose beginning came before, and then at most one buffer.
+
+        With `others`, the descriptor that becomes ready with this socket or with anything else, answers of rounds are
+        read and waited for, for so long at most.
+        """
+        if others is not None and self._reads_rounds():
+            return self._read_rounds(others, timeout_ms)
+        if self._reading.has_bytes:
+            return self._decoded(self._decoder.feed, self._reading.taken())
         room = self._decoder.room()
         if room is None:
             return self._read_into(buffer, self._decoder.feed)
@@ -311,16 +323,43 @@ class Connection:
         if not size:
             return Received([], "the server closed it")
         self.used_at = self.read_at = real_time.monotonic()
+        return self._decoded(decode, buffer[:size])
+
+    def _decoded(self, decode: Callable[[memoryview], list[RemotingCommand]], data: memoryview) -> Received:
         try:
-            commands = decode(buffer[:size])
+            commands = decode(data)
         except RemotingError as error:
             return Received([], str(error), True, *self._pulls.taken())
         failure = self._decoder.failure
         return Received(commands, str(failure or ""), failure is not None, *self._pulls.taken())
 
+    def _reads_rounds(self) -> bool:
+        """Whether the extension may read: nothing but answers of rounds is expected, and nothing else began to come."""
+        is_plain = self.socket is not None and not isinstance(self.socket, ssl.SSLSocket)
+        return bool(self._rounds) and is_plain and native.LOADED and self._decoder.is_between_frames
+
+    def _read_rounds(self, others: int, timeout_ms: int) -> Received:
+        assert self.socket is not None
+        rounds = self._pulls.rounds
+        before = sum([waiting.placed for waiting in rounds])
+        end, size, code = self._reading.receive(self.socket, others, timeout_ms, rounds)
+        placed = sum([waiting.placed for waiting in rounds]) - before
+        if size:
+            self.used_at = self.read_at = real_time.monotonic()
+        if end in (End.ROUND_IS_WHOLE, End.NOTHING_TO_READ):
+            return Received([], "", placed=placed)
+        received = self._decoded(self._decoder.feed, self._reading.taken())
+        failure = received.failure
+        if end is End.CLOSED:
+            failure = failure or "the server closed it"
+        elif end is End.BROKEN:
+            failure = failure or reason_of(OSError(code, os.strerror(code)))
+        return received._replace(failure=failure, placed=received.placed + placed)
+
     def has_unread(self) -> bool:
-        """Whether TLS holds bytes that the operating system no longer announces."""
-        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+        """Whether bytes are here that the operating system no longer announces: in TLS, or for rounds."""
+        is_tls = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+        return is_tls or self._reading.may_have_frames
 
     def wants_to_write(self) -> bool:
         """Whether frames wait for the socket."""
