@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 import rmq_store
+from fuzz.sent_target import run_sent, sent_seeds
 from fuzz.server_target import run_server, server_seeds
 from fuzz.transfer_target import TransferFuzz, transfer_seeds
 from helpers.cluster.taken_pulls import TakenPulls, is_taken
@@ -648,6 +649,7 @@ TARGETS = tuple(
         ("remoting", remoting_seeds, run_remoting),
         ("pull_answers", pull_answer_seeds, run_pull_answers),
         ("java_json", java_json_seeds, run_java_json),
+        ("sent_requests", sent_seeds, run_sent),
         ("server", server_seeds, run_server),
         ("transfers", lambda: transfer_seeds(scratch() / "transfers"), run_transfers),
         ("receipt_handle", lambda: [b"5 1700000000000 60000 1 0 broker-a 3 5 1234"], run_receipt_handle),
