@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rmq_store.errors import StoreError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
 from rmq_store.protocol.wire.request_codes import RequestCode
@@ -64,7 +65,7 @@ class SentFuzz:
             self._store.close()
         shutil.rmtree(self._root, ignore_errors=True)
         small = StoreConfig(mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=10_000)
-        self._store = Store.open(self._root, small)
+        self._store = Store.open(self._root, create=True, config=small)
         self._store.create_topic(TOPIC, 1)
         for _ in range(2):  # the files of the queue are known then
             self._store.send(Message(TOPIC, b"first", keys="k", queue_id=0))
@@ -91,7 +92,10 @@ def run_sent(data: bytes) -> None:
 
     base = scratch()
     if data:
-        _of_process(os.getpid(), base).execute(data)
+        try:
+            _of_process(os.getpid(), base).execute(data)
+        except StoreError as error:  # what is not taken is left, and never refused
+            raise AssertionError(f"{type(error).__name__}: {error}") from error
 
 
 def sent_seeds() -> list[bytes]:
