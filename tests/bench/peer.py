@@ -68,11 +68,6 @@ class Process:
         self._process.communicate()
         self._log.close()
 
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
     def ask(self, command: str, **fields: object) -> Answer:
         """What the program answers. Raises `PeerError` if it failed."""
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "big_endian.h"
 #include "json_header.h"
@@ -165,7 +166,8 @@ static int64_t read_answer(const uint8_t *frame, int64_t there, Header *header, 
 
 /* A reader has two rounds under way, or some more after failures. Answers to further ones are left to Python. */
 #define ROUNDS_MAX 64
-enum { FIRST_OPAQUE, PLACED, ROUND_WORDS };
+/* PLACED answers are in the area, GONE pulls have left; the round is whole when that are all. */
+enum { FIRST_OPAQUE, PLACED, GONE, ROUND_WORDS };
 /* Of each pull. START is WAITING, or LEFT when Python has the answer. */
 enum { EXPECTED_OFFSET, START, END, SUGGESTED, PULL_WORDS };
 #define WAITING (-1)
@@ -264,6 +266,7 @@ static int put_answer(PyObject *taken, Rounds *rounds, const Header *header, Tex
     if (!done)
         return -1;
     row[START] = LEFT;
+    ((int64_t *)round->words.view.buf)[GONE]++;
     return 1;
 }
 
@@ -337,7 +340,8 @@ static int place_answers(Reading *reading, Rounds *rounds)
             break;
         }
         at += size;
-        if (((int64_t *)round->words.view.buf)[PLACED] == round->pulls)
+        const int64_t *words = round->words.view.buf;
+        if (words[PLACED] + words[GONE] >= round->pulls)
             reason = ROUND_IS_WHOLE;
     }
     reading->there -= at;
@@ -352,9 +356,17 @@ static int place_answers(Reading *reading, Rounds *rounds)
     return reason;
 }
 
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 static int receive(Reading *reading, Rounds *rounds)
 {
     struct pollfd ready = {.fd = reading->others, .events = POLLIN};
+    int64_t began_ms = now_ms();
     for (int has_waited = 0;;) {
         int reason = place_answers(reading, rounds);
         if (reason != NOTHING_TO_READ)
@@ -374,8 +386,10 @@ static int receive(Reading *reading, Rounds *rounds)
             reading->error = errno;
             return BROKEN;
         }
-        /* `others` is ready for this socket or for another one: the next look at this one tells. */
-        if (has_waited || poll(&ready, 1, reading->timeout_ms) <= 0)
+        /* The time is for all waits together: a server that sends a byte now and then must not hold up the deadlines of
+           others. `others` is ready for this socket or for another one: the next look at this one tells. */
+        int64_t left_ms = began_ms + reading->timeout_ms - now_ms();
+        if (has_waited || left_ms <= 0 || poll(&ready, 1, (int)left_ms) <= 0)
             return NOTHING_TO_READ;
         has_waited = 1;
     }

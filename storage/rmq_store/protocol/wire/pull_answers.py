@@ -56,7 +56,7 @@ Int64 = npt.NDArray[np.int64]
 
 _WORD_BYTES: Final = 8
 # As in native/pull_answers.c: the words of a round, and those of each pull.
-_FIRST_OPAQUE, _PLACED, _ROUND_WORDS = range(3)
+_FIRST_OPAQUE, _PLACED, _GONE, _ROUND_WORDS = range(4)
 _EXPECTED_OFFSET, _START, _END, _SUGGESTED, _PULL_WORDS = range(5)
 _WAITING, _LEFT = -1, -2
 
@@ -124,6 +124,7 @@ class PulledRound:
         is_waiting = bool(self._rows[number, _START] == _WAITING)
         if is_waiting:
             self._rows[number, _START] = _LEFT
+            self._words[_GONE] += 1
         return is_waiting
 
     def waiting(self) -> list[int]:

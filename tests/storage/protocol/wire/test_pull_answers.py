@@ -243,13 +243,13 @@ def test_a_place_outside_of_the_bytes_is_refused(position: int) -> None:
         native.functions.take_pull_answers(b"", position, [], [])
 
 
-WORDS, AREA = np.zeros(2 + 4, np.int64), np.full(4, 8, np.int64)
+WORDS, AREA = np.zeros(3 + 4, np.int64), np.full(4, 8, np.int64)
 
 
 @needs_native
 @pytest.mark.parametrize(
     "rounds",
-    [[1], [(WORDS,)], [(WORDS[:1], AREA)], [(WORDS[:5], AREA)], [(WORDS, AREA[:0])], [(b"x" * 48, AREA)],
+    [[1], [(WORDS,)], [(WORDS[:2], AREA)], [(WORDS[:6], AREA)], [(WORDS, AREA[:0])], [(b"x" * 56, AREA)],
      [(WORDS, AREA.view(np.uint8))], [(WORDS, AREA), (WORDS, None)]],
 )  # fmt: skip
 def test_what_is_no_round_is_refused(rounds: list[Any]) -> None:
@@ -260,10 +260,10 @@ def test_what_is_no_round_is_refused(rounds: list[Any]) -> None:
 @needs_native
 @pytest.mark.parametrize("used", [-8, 0, 7, 33, 1 << 62])
 def test_nothing_is_placed_in_an_area_whose_head_is_wrong(used: int) -> None:
-    words, area = np.array([1, 0, 64, -1, 0, 0], np.int64), np.array([used, 0, 0, 0], np.int64)
+    words, area = np.array([1, 0, 0, 64, -1, 0, 0], np.int64), np.array([used, 0, 0, 0], np.int64)
     taken: list[Any] = []
     assert native.functions.take_pull_answers(answer(1), 0, [(words, area)], taken) == len(answer(1))
-    assert len(taken) == 1 and area.tolist() == [used, 0, 0, 0] and words.tolist() == [1, 0, 64, -2, 0, 0]
+    assert len(taken) == 1 and area.tolist() == [used, 0, 0, 0] and words.tolist() == [1, 0, 1, 64, -2, 0, 0]
 
 
 def test_without_the_extension_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

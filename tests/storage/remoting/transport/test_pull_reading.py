@@ -124,7 +124,10 @@ def test_it_waits_no_longer_than_it_may_and_leaves_when_another_descriptor_is_re
     with one, other:
         wire.others.register(one, select.EPOLLIN)
         other.send(b"x")
+        too_late = threading.Timer(20, wire.there.sendall, [answer(0, b"0")[20:]])
+        too_late.start()
         assert wire.receive(round_of(1))[:2] == (End.NOTHING_TO_READ, 0)
+        too_late.cancel()
     assert not wire.reading.may_have_frames and wire.reading.has_bytes
 
 
@@ -137,6 +140,32 @@ def test_the_end_of_the_connection_and_its_errors_are_told(wire: Wire) -> None:
     with unconnected:
         end, _, errno = wire.reading.receive(unconnected, wire.others.fileno(), 0, [round_of(1)])
     assert end is End.BROKEN and errno
+
+
+def test_a_round_of_which_a_pull_has_left_is_whole_when_the_others_have_their_answers(wire: Wire) -> None:
+    pulled = round_of(3)
+    assert pulled.leave(1)
+    wire.there.sendall(answer(0, b"0") + answer(2, b"2"))
+    assert wire.receive(pulled)[0] is End.ROUND_IS_WHOLE
+    assert frames(pulled) == [b"0", None, b"2"]
+
+
+def test_a_server_that_sends_byte_by_byte_does_not_hold_it_beyond_its_time(wire: Wire) -> None:
+    """Calls of others have deadlines, which the I/O loop watches between two calls of this."""
+    data, has_returned = answer(0, bytes(40_000)), threading.Event()
+
+    def send() -> None:
+        for at in range(len(data)):
+            if has_returned.wait(0.0005):
+                return
+            wire.there.sendall(data[at : at + 1])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    end, received, _ = wire.receive(round_of(1), timeout_ms=300)
+    has_returned.set()
+    sender.join()
+    assert end is End.NOTHING_TO_READ and received < len(data)
 
 
 def test_other_threads_run_while_it_waits(wire: Wire) -> None:

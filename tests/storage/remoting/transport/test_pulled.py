@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,13 @@ from helpers.cluster.stub_server import StubConnection
 from rmq_store.format.bytes import native
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError, RemotingTimeoutError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
+from rmq_store.protocol.wire.frames import encode_command
 from rmq_store.protocol.wire.pull_answers import FrameArea, PullAnswer
 from rmq_store.remoting.cluster.pull_request import answer_of
-from rmq_store.remoting.transport.calls import Arrivals
+from rmq_store.remoting.transport.calls import Arrivals, Call
 from rmq_store.remoting.transport.client import RemotingClient
-from rmq_store.remoting.transport.connection import OPAQUE_MAX
+from rmq_store.remoting.transport.connection import OPAQUE_MAX, Connection
+from rmq_store.remoting.transport.pull_reading import End, PullReading
 from rmq_store.remoting.transport.pull_round import PullRound
 from rmq_store.remoting.transport.template import RequestTemplate
 
@@ -177,6 +180,69 @@ def test_an_answer_after_its_time_is_nobodys_and_so_is_a_second_one(serve: Serve
     assert answers(pulled(client, server.address, [3])) == [expected(3)]
     eventually(lambda: client.counters().unknown_answers == 6)
     assert server.accepted == 1 and nobody_is_awaited(client)
+
+
+@needs_native
+@pytest.mark.parametrize("is_native", ["extension"], indirect=True)
+def test_a_client_that_closes_ends_rounds_after_the_extension_has_left_the_socket(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be that of another file as soon as it is closed."""
+    inside: list[PullReading] = []
+    closed_inside: list[bool] = []
+    receive, close = PullReading.receive, Connection.close
+
+    def watched_receive(reading: PullReading, *given: Any) -> tuple[End, int, int]:
+        inside.append(reading)
+        try:
+            return receive(reading, *given)
+        finally:
+            inside.clear()
+
+    def watched_close(connection: Connection) -> list[Call]:
+        closed_inside.append(bool(inside))
+        return close(connection)
+
+    monkeypatch.setattr(PullReading, "receive", watched_receive)
+    monkeypatch.setattr(Connection, "close", watched_close)
+
+    def first_only(_: StubConnection, command: RemotingCommand) -> RemotingCommand | None:
+        return found(command) if command.ext_fields["queueOffset"] == "0" else None
+
+    server, client = serve(first_only), connect()
+    arrivals = Arrivals()
+    waiting = PullRound(
+        server.address, TEMPLATE, [(0, 32), (1, 32)], FrameArea(AREA_BYTES), 600_000, time.monotonic(), arrivals.notice
+    )
+    client.submit_round(waiting)
+    eventually(lambda: bool(waiting.answers.placed and inside))
+    client.close()
+    arrivals.wait(waiting)
+    assert closed_inside == [False]
+    assert waiting.outcome_of(0) is None and isinstance(waiting.outcome_of(1), RemotingError)
+
+
+def test_answers_of_two_rounds_in_one_piece_end_both(serve: Serve, connect: Connect, is_native: bool) -> None:
+    """What is read with the last answer of a round is looked at without another byte from the server."""
+    held: list[RemotingCommand] = []
+
+    def together(connection: StubConnection, command: RemotingCommand) -> bytes | None:
+        held.append(command)
+        return b"".join([encode_command(found(each)) for each in held]) if len(held) == 4 else None
+
+    server, client = serve(together), connect()
+    arrivals, now = Arrivals(), time.monotonic()
+    rounds = [
+        client.submit_round(
+            PullRound(server.address, TEMPLATE, pulls, FrameArea(AREA_BYTES), 30_000, now, arrivals.notice)
+        )
+        for pulls in ([(0, 32), (1, 32)], [(2, 32), (3, 32)])
+    ]
+    for waiting in rounds:
+        arrivals.wait(waiting)
+        assert answers(waiting) == [expected(offset) for offset, _ in waiting.pulls]
+        assert waiting.answers.placed == (2 if is_native else 0)
+    assert nobody_is_awaited(client)
 
 
 def test_a_round_that_cannot_be_written_fails_as_a_whole_without_a_byte_sent(connect: Connect) -> None:
