@@ -47,9 +47,9 @@ _BROKER = (
 _READ = f"{PARTITIONS} queues, " + " and ".join(f"{rows:,} messages of {size:,} B" for size, rows in READ.items()) + "."
 _SENT = f"{PARTITIONS} queues, " + " and ".join(f"{rows:,} messages of {size:,} B" for size, rows in SENT.items()) + "."
 _READ_LIMIT = (
-    "Beside other work on both processors a pull of 32 messages of 100 B takes 33 us of our processor time, a bare "
-    "loop 7 (ADR 0027). Checks and columns take 6, and copies in the kernel and out of it most of the I/O thread's 11. "
-    "The rest is Python for a round of 64 pulls. The broker takes 55 us, and needs the other processor."
+    "Beside other work, a pull of 32 messages of 100 B takes 33 us of our processor time, and a bare loop 7 (ADR 0027)."
+    " Checks and columns take 6, the I/O thread 11, mostly for copies. The rest is Python for a round. The broker "
+    "takes 55 us, and needs the other processor."
 )
 _SEND_LIMIT = (
     "Content keys, checksums and entries take 1.5 us of processor time for 1 KiB, a bare loop in C 0.3 "

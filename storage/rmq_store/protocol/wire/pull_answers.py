@@ -63,7 +63,7 @@ _WAITING, _LEFT = -1, -2
 
 class FrameArea:
     """Memory for the frames of many answers. `data` (capacity,) uint8 begins with the number of bytes in use, and has
-    undefined content behind them. What is there stays where it is.
+    undefined content behind them. No byte that is in use is moved.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -107,7 +107,7 @@ class PulledRound:
 
     @property
     def buffers(self) -> tuple[Int64, Int64]:
-        """What the extension writes to."""
+        """The memory that the extension writes to."""
         return self._words, self.area.words
 
     @property
@@ -116,7 +116,7 @@ class PulledRound:
         return int(self._words[_PLACED])
 
     def places(self) -> Int64:
-        """Of each pull where its frames begin and end in the area, (n, 2); a beginning below 0: they are not there."""
+        """Of each pull the bounds of its frames in the area, (n, 2); a beginning below 0: they are not there."""
         return self._rows[:, _START : _END + 1]
 
     def leave(self, number: int) -> bool:

@@ -41,10 +41,10 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.pull_answers import FrameArea, PullAnswer
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.pull_checks import check_dense, check_dense_pieces, cut_filtered, hole
-from rmq_store.remoting.cluster.pull_lanes import GatheredFrames, Int64, Lane, LaneRun
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter, PullRequests, answer_of
 from rmq_store.remoting.cluster.pull_source import PullSource
+from rmq_store.remoting.cluster.pulls.checks import check_dense, check_dense_pieces, cut_filtered, hole
+from rmq_store.remoting.cluster.pulls.lanes import GatheredFrames, Int64, Lane, LaneRun
 from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.transport.calls import Arrivals
 
@@ -255,7 +255,7 @@ class _RangeReader:
                     break
             self._lanes.popleft()
         is_all = not self._lanes and self._uncut >= self._end
-        # What lies in one area is handed on when the next area begins: it need not be joined.
+        # Frames of one area are handed on when the next area begins: they need not be joined.
         if is_all or (self._ready.size_bytes >= YIELD_BYTES and self._ready.in_one_area() is None):
             full += self._handed_on()
         return full

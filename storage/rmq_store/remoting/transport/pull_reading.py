@@ -1,7 +1,7 @@
 """Reads the answers of rounds from a socket, in one call of the extension for many reads, and without the GIL.
 
-The extension reads, places answers, and waits, until something is unusual or a round is whole. What it has read and not
-placed stays here; the decoder of the connection gets it when it is not usual.
+The extension reads, places answers, and waits, until something is unusual or a round is whole. Bytes that it has
+read and not placed stay here; the decoder of the connection gets them when they are not usual.
 """
 
 from __future__ import annotations

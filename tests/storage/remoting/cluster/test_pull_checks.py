@@ -11,7 +11,7 @@ from rmq_store.format.bytes import native
 from rmq_store.format.frames.frame_walk import WalkedFrames, dense_frames
 from rmq_store.protocol.errors import QueueHoleError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.remoting.cluster.pull_checks import check_dense
+from rmq_store.remoting.cluster.pulls.checks import check_dense
 
 from .fake_cluster import frame
 

@@ -27,9 +27,9 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster import pulling
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.pull_lanes import Lane
 from rmq_store.remoting.cluster.pull_request import PullFilter, pull
 from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.cluster.pulls.lanes import Lane
 from rmq_store.remoting.transport.calls import Arrivals, Call
 
 from .conftest import Timer

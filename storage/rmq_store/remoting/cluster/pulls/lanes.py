@@ -76,7 +76,7 @@ class LaneRun:
 
     @property
     def end(self) -> int:
-        """Where the last lane ends."""
+        """The offset behind the last lane."""
         return sum(self.round.pulls[self.last - 1])
 
     @property
@@ -90,7 +90,7 @@ class LaneRun:
         return self.has_ended and bool((self.places()[:, 0] < 0).any())
 
     def places(self) -> Int64:
-        """Where the frames of each lane are in the area, (n, 2)."""
+        """The places of the frames of each lane in the area, (n, 2)."""
         return self.round.answers.places()[self.first : self.last]
 
     def split(self) -> Iterator[LaneRun | Lane]:
