@@ -417,10 +417,12 @@ def walk_frames(
     """
 
 def walk_queue_frames(
-    data: Bytes | bytes, queue_id: int, first_queue_offset: int, positions: Int64, sizes: Int64
+    data: Bytes | bytes | memoryview, pieces: Int64, queue_id: int, first_queue_offset: int, positions: Int64,
+    sizes: Int64,
 ) -> int:
-    """As `walk_frames` over all of the data, whose frames come from anywhere in a log: those that are of this queue,
-    and have the queue offsets that follow `first_queue_offset` without a gap. ValueError: it is below 0.
+    """As `walk_frames` over pieces of the data, each its beginning and its end, one behind another as far as they are
+    whole. The frames come from anywhere in a log: those that are of this queue, and have the queue offsets that follow
+    `first_queue_offset` without a gap. ValueError: it is below 0.
     """
 
 def whole_frames(
@@ -569,12 +571,21 @@ def keys_in_frames(data: Bytes, positions: Int64, tag: bytes, keys: Bytes, check
 def take_pull_answers(
     data: bytes | bytearray | memoryview,
     position: int,
-    wanted: set[int],
+    rounds: list[tuple[Int64, Int64]],
     taken: list[tuple[int, tuple[int, int, int, int, int, bytes, str]]],
 ) -> int:
-    """Append to `taken` the usual answers to pulls that lie one behind another from `position` on, whole and with an
-    opaque that is `wanted`: the opaque, and the fields of `rmq_store.protocol.wire.pull_answers.PullAnswer`. Where the
-    first frame begins that is another one, or not all there.
+    """Take the usual answers to pulls of `rounds` that lie one behind another from `position` on, whole. One that has
+    all that was asked for is put into the area of its round, if there is room. Of others are appended to `taken` the
+    opaque, and the fields of `rmq_store.protocol.wire.pull_answers.PullAnswer`; `PulledRound` there has the form of a
+    round. Where the first frame begins that is another one, or not all there.
+    """
+
+def receive_pull_answers(
+    socket: int, others: int, buffer: bytearray, there: int, timeout_ms: int, rounds: list[tuple[Int64, Int64]]
+) -> tuple[int, int, int, int]:
+    """Read from a socket behind the `there` bytes of the buffer, and place answers as `take_pull_answers` does, until
+    something ends it: `rmq_store.remoting.transport.pull_reading.End`. Returns that, the bytes in the buffer that are
+    left, how many were read, and an errno.
     """
 
 def request_frames(parts: tuple[bytes, ...], rows: list[tuple[int, ...]]) -> bytes | None:

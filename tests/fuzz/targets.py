@@ -23,8 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 import rmq_store
+from fuzz.sent_target import run_sent, sent_seeds
 from fuzz.server_target import run_server, server_seeds
 from fuzz.transfer_target import TransferFuzz, transfer_seeds
+from helpers.cluster.taken_pulls import TakenPulls, is_taken
 from pyspark_rmq.position.position import StreamPosition, parse_assign, parse_offsets, parse_timestamps
 from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.metadata.groups import GroupTable
@@ -64,7 +66,6 @@ from rmq_store.protocol.bodies.topics import TopicStatsTable
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RESPONSE_FLAG, RemotingCommand, SerializeType
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
-from rmq_store.protocol.wire.pull_answers import PullAnswer, PullTaker
 from rmq_store.protocol.wire.signature import signature_of
 from rmq_store.server.requests.request_table import REQUESTS
 
@@ -522,27 +523,17 @@ def remoting_seeds() -> list[bytes]:
 
 def run_pull_answers(data: bytes) -> None:
     """Answers that the extension takes from a buffer are those of the decoder, in its order; it leaves all others."""
-    plain, taker = FrameDecoder(), PullTaker()
-    taker.wanted = set(range(8))
-    taking = FrameDecoder(take=taker.take)
-    expected, commands = _fed(plain, data), _fed(taking, data)
-    assert str(taking.failure) == str(plain.failure)
-    taken = taker.taken()
+    plain, taking = FrameDecoder(), TakenPulls(range(8))
+    expected, commands = _fed(plain, data), _fed(taking.decoder, data)
+    assert str(taking.decoder.failure) == str(plain.failure)
+    taken = taking.answers()
     for command in expected:
-        if taken and _is_pulled(command, *taken[0]):
-            assert command.is_response and command.body
-            taken.pop(0)
+        if is_taken(command, taken.get(command.opaque)):
+            del taken[command.opaque]
         else:
             assert commands.pop(0) == command
     assert not taken and not commands
     plain.finish()
-
-
-def _is_pulled(command: RemotingCommand, opaque: int, answer: PullAnswer) -> bool:
-    try:
-        return command.opaque == opaque and PullAnswer.of(command) == answer
-    except RemotingCommandError:
-        return False
 
 
 def _fed(decoder: FrameDecoder, data: bytes) -> list[RemotingCommand]:
@@ -658,6 +649,7 @@ TARGETS = tuple(
         ("remoting", remoting_seeds, run_remoting),
         ("pull_answers", pull_answer_seeds, run_pull_answers),
         ("java_json", java_json_seeds, run_java_json),
+        ("sent_requests", sent_seeds, run_sent),
         ("server", server_seeds, run_server),
         ("transfers", lambda: transfer_seeds(scratch() / "transfers"), run_transfers),
         ("receipt_handle", lambda: [b"5 1700000000000 60000 1 0 broker-a 3 5 1234"], run_receipt_handle),

@@ -9,7 +9,7 @@
 #include "crc32c.h"
 
 /* Raised whenever a function is added or its parameters change, here and in rmq_store/format/bytes/native.py. */
-#define INTERFACE 27
+#define INTERFACE 28
 
 int take_items(Items *items, PyObject *object, size_t item_bytes, int writable, const char *name)
 {

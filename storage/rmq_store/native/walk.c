@@ -11,7 +11,6 @@
 #define NAME_BYTES 9
 #define DIGITS 10
 #define AHEAD_BYTES 1024
-#define WHOLE INT64_MIN /* a stop: the end of the data */
 
 static const uint8_t property_name[NAME_BYTES] = {'_', '_', 'C', 'R', 'C', '3', '2', '#', 1};
 
@@ -99,29 +98,17 @@ static Py_ssize_t walk(const Items *data, int64_t position, int64_t stop, const 
     return row;
 }
 
-/* The number of frames found in `given`: data, and places for positions and sizes. */
-static PyObject *walked(PyObject *const given[3], long long position, long long stop, const Demand *demand)
+/* Take the buffers of `given`: data, and places for positions and sizes. */
+static int take_walk(PyObject *const given[3], Items *data, Items *positions, Items *sizes)
 {
-    PyObject *result = NULL;
-    Items data = {0}, positions = {0}, sizes = {0};
-    if (!take_items(&data, given[0], 1, READ_ITEMS, "data") || !take_items(&positions, given[1], 8, WRITE_ITEMS, "positions")
-        || !take_n_items(&sizes, given[2], 8, WRITE_ITEMS, "sizes", positions.count))
-        goto done;
-    Py_ssize_t row;
-    Py_BEGIN_ALLOW_THREADS
-    row = walk(&data, position, stop == WHOLE ? data.count : stop, demand, &positions, &sizes);
-    Py_END_ALLOW_THREADS
-    result = PyLong_FromSsize_t(row);
-done:
-    release_items(&data);
-    release_items(&positions);
-    release_items(&sizes);
-    return result;
+    return take_items(data, given[0], 1, READ_ITEMS, "data") && take_items(positions, given[1], 8, WRITE_ITEMS, "positions")
+        && take_n_items(sizes, given[2], 8, WRITE_ITEMS, "sizes", positions->count);
 }
 
 static PyObject *walk_frames(PyObject *module, PyObject *arguments)
 {
-    PyObject *given[3], *base_given;
+    PyObject *given[3], *base_given, *result = NULL;
+    Items data = {0}, positions = {0}, sizes = {0};
     long long position, stop, crc_position;
     int64_t base;
     (void)module;
@@ -129,25 +116,70 @@ static PyObject *walk_frames(PyObject *module, PyObject *arguments)
                           &given[1], &given[2])
         || !take_base(&base, base_given))
         return NULL;
-    Demand demand = {base_given == Py_None ? NULL : &base, crc_position, 0, 0, 0};
-    return walked(given, position, stop, &demand);
+    if (take_walk(given, &data, &positions, &sizes)) {
+        Demand demand = {base_given == Py_None ? NULL : &base, crc_position, 0, 0, 0};
+        Py_ssize_t rows;
+        Py_BEGIN_ALLOW_THREADS
+        rows = walk(&data, position, stop, &demand, &positions, &sizes);
+        Py_END_ALLOW_THREADS
+        result = PyLong_FromSsize_t(rows);
+    }
+    release_items(&data);
+    release_items(&positions);
+    release_items(&sizes);
+    return result;
+}
+
+/* The frames of one piece of the data behind another, as long as each piece is whole. Their number. */
+static Py_ssize_t walk_pieces(const Items *data, const Items *pieces, int32_t queue_id, int64_t first_queue_offset,
+                              const Items *positions, const Items *sizes)
+{
+    const int64_t *bounds = pieces->view.buf;
+    Py_ssize_t rows = 0;
+    for (Py_ssize_t piece = 0; piece + 1 < pieces->count; piece += 2) {
+        int64_t start = bounds[piece], end = bounds[piece + 1];
+        if (start < 0 || end < start || end > data->count || first_queue_offset > INT64_MAX - rows)
+            break;
+        Items places = *positions, lengths = *sizes;
+        places.view.buf = (int64_t *)positions->view.buf + rows;
+        lengths.view.buf = (int64_t *)sizes->view.buf + rows;
+        places.count = lengths.count = positions->count - rows;
+        Demand demand = {NULL, INT64_MAX, 1, queue_id, first_queue_offset + rows};
+        Py_ssize_t found = walk(data, start, end, &demand, &places, &lengths);
+        rows += found;
+        const int64_t *last = (const int64_t *)positions->view.buf + rows - 1;
+        if ((found ? *last + ((const int64_t *)sizes->view.buf)[rows - 1] : start) != end)
+            break;
+    }
+    return rows;
 }
 
 static PyObject *walk_queue_frames(PyObject *module, PyObject *arguments)
 {
-    PyObject *given[3];
+    PyObject *given[3], *given_pieces, *result = NULL;
+    Items data = {0}, pieces = {0}, positions = {0}, sizes = {0};
     long long first_queue_offset;
     int queue_id;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OiLOO:walk_queue_frames", &given[0], &queue_id, &first_queue_offset, &given[1],
-                          &given[2]))
+    if (!PyArg_ParseTuple(arguments, "OOiLOO:walk_queue_frames", &given[0], &given_pieces, &queue_id, &first_queue_offset,
+                          &given[1], &given[2]))
         return NULL;
     if (first_queue_offset < 0) {
         PyErr_SetString(PyExc_ValueError, "a queue offset below 0");
         return NULL;
     }
-    Demand demand = {NULL, INT64_MAX, 1, queue_id, first_queue_offset};
-    return walked(given, 0, WHOLE, &demand);
+    if (take_walk(given, &data, &positions, &sizes) && take_items(&pieces, given_pieces, 8, READ_ITEMS, "pieces")) {
+        Py_ssize_t rows;
+        Py_BEGIN_ALLOW_THREADS
+        rows = walk_pieces(&data, &pieces, queue_id, first_queue_offset, &positions, &sizes);
+        Py_END_ALLOW_THREADS
+        result = PyLong_FromSsize_t(rows);
+    }
+    release_items(&data);
+    release_items(&pieces);
+    release_items(&positions);
+    release_items(&sizes);
+    return result;
 }
 
 PyMethodDef walk_methods[] = {

@@ -21,7 +21,7 @@ from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig, Subscripti
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
-from rmq_store.remoting.cluster import pull_checks
+from rmq_store.remoting.cluster.pulls import checks
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 
@@ -204,7 +204,7 @@ def test_each_byte_of_a_read_is_checked_once(
         return counted
 
     monkeypatch.setattr(frame_walk, "_walk", count_calls(frame_walk._walk))
-    monkeypatch.setattr(pull_checks, "dense_frames", count_calls(pull_checks.dense_frames))
+    monkeypatch.setattr(checks, "dense_frames", count_calls(checks.dense_frames))
     assert offsets(reader, B0, 0, 5_010) == list(range(5_010))
     assert len(walked) > 1 and sum(walked) == sum(map(len, net.brokers["broker-b"].queues["Orders", 0].frames.values()))
 

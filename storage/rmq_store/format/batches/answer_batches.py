@@ -181,7 +181,7 @@ def _shown(batch: pa.RecordBatch, request: AnswerRequest) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=message_schema(tuple(request.columns)))
 
 
-def _int64_at(body: bytes, positions: Int64) -> Int64:
+def _int64_at(body: bytes | memoryview, positions: Int64) -> Int64:
     data = np.frombuffer(body, np.uint8)
     values: Int64 = data[positions[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64)
     return values

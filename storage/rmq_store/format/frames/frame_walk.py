@@ -25,11 +25,11 @@ Int64 = npt.NDArray[np.int64]
 
 
 class WalkedFrames(NamedTuple):
-    """Sound messages one behind another, their positions in `data`, and their sizes, (n,) int64 both. `queue_offsets`
-    (n,) int64, ascending, if they have been compared with the frames'.
+    """Sound messages, their positions in `data`, and their sizes, (n,) int64 both. `queue_offsets` (n,) int64,
+    ascending, if they have been compared with the frames'. `data` may have other bytes between and behind them.
     """
 
-    data: bytes
+    data: bytes | memoryview
     positions: Int64
     sizes: Int64
     queue_offsets: Int64 | None = None
@@ -89,12 +89,22 @@ def dense_frames(data: bytes, queue_id: int, start: int, end: int) -> WalkedFram
     """Walk over `data` if it is the messages [start, end) of a queue, one behind another, and nothing else. None: it is
     not, or the extension is not there to tell it in one pass.
     """
+    return dense_pieces(data, np.array([[0, len(data)]]), queue_id, start, end)
+
+
+def dense_pieces(
+    data: bytes | memoryview, pieces: Int64, queue_id: int, start: int, end: int
+) -> WalkedFrames | None:
+    """As `dense_frames`, over `pieces` of `data`, (n, 2) beginnings and ends: one piece goes on behind the one before
+    it, wherever it lies.
+    """
     if not native.LOADED or not 0 <= start <= end:
         return None
-    count = min(end - start, len(data) // FRAME_BYTES_MIN)
+    count = min(end - start, int((pieces[:, 1] - pieces[:, 0]).sum()) // FRAME_BYTES_MIN)
     found = np.empty((2, count), np.int64)
-    walked = native.functions.walk_queue_frames(data, queue_id, start, found[0], found[1])
-    if walked < end - start or (int(found[:, -1].sum()) if walked else 0) != len(data):
+    bounds = np.ascontiguousarray(pieces, np.int64).ravel()
+    walked = native.functions.walk_queue_frames(data, bounds, queue_id, start, found[0], found[1])
+    if walked < end - start or int(found[1].sum()) != int((pieces[:, 1] - pieces[:, 0]).sum()):
         return None
     return WalkedFrames(data, found[0], found[1], np.arange(start, end))
 

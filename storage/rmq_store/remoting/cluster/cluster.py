@@ -8,12 +8,14 @@ from concurrent.futures import Future
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
+from rmq_store import real_time
 from rmq_store.errors import UnknownTopicError, did_you_mean
 from rmq_store.protocol.answers import is_away, tells_nothing
 from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.proxy_answers import not_listed
 from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.pull_answers import FrameArea
 from rmq_store.real_time import load_under_real_time
 from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.name_servers import NameServers, Probes, timer_ms
@@ -21,9 +23,11 @@ from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, KnownR
 from rmq_store.remoting.questions.answer import SUCCESS, broker_error, checked
 from rmq_store.remoting.questions.brokers import ask_runtime_info
 from rmq_store.remoting.questions.name_servers import ask_topics
-from rmq_store.remoting.transport.calls import Arrivals, Call, Request
+from rmq_store.remoting.transport.calls import Arrivals, Call
 from rmq_store.remoting.transport.client import RemotingClient
+from rmq_store.remoting.transport.pull_round import PullRound
 from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.remoting.transport.template import RequestTemplate
 
 _LISTED_OR_PROXY: Final = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 IN_FLIGHT_MAX: Final = 512
@@ -203,24 +207,27 @@ class Cluster:
         wait_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
         return self.client.submit(self.address(broker_name, broker_id), command, wait_ms)
 
-    def submit_all(
+    def submit_round(
         self,
         broker_name: str,
-        requests: Sequence[Request],
+        template: RequestTemplate,
+        pulls: Sequence[tuple[int, int]],
+        area: FrameArea,
         done: Callable[[Call], object],
-        timeout_ms: int | None = None,
         *,
         broker_id: int = MASTER_ID,
-    ) -> list[Call]:
-        """As `submit_broker` for each request; they leave together, and `done` gets each call when it has ended. If
+    ) -> PullRound:
+        """Send pulls of one template together, each (offset, count); `done` gets the round when all have ended. If
         there is no such process, they have ended on return.
         """
-        wait_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
         try:
             address = self.address(broker_name, broker_id)
         except RemotingError as error:
-            return [Call.failed(request, error, done) for request in requests]
-        return self.client.submit_all(address, requests, done, wait_ms)
+            return PullRound.unsent(template, pulls, area, error, done)
+        now = real_time.monotonic()
+        return self.client.submit_round(
+            PullRound(address, template, pulls, area, self.settings.timeout_ms, now, done)
+        )
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
         """The address that a broker's process has registered.

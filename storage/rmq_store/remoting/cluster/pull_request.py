@@ -18,12 +18,13 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import PullMessageRequestHeader
-from rmq_store.protocol.wire.pull_answers import PullAnswer
+from rmq_store.protocol.wire.pull_answers import FrameArea, PullAnswer
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.questions.answer import Given, checked
 from rmq_store.remoting.transport.calls import Call
+from rmq_store.remoting.transport.pull_round import PullRound
 from rmq_store.remoting.transport.template import RequestTemplate
 
 _VARYING: Final = ("queueOffset", "maxMsgNums")
@@ -86,7 +87,7 @@ class PullRequests:
         command = request(header)
         for name in _VARYING:
             del command.ext_fields[name]
-        self._template = RequestTemplate(command, _VARYING, takes_pulls=True)
+        self._template = RequestTemplate(command, _VARYING)
 
     def request(self, offset: int, max_messages: int) -> RemotingCommand:
         """The pull of at most `max_messages` from `offset` on; a broker may give fewer."""
@@ -99,12 +100,12 @@ class PullRequests:
         command = self.request(offset, max_messages)
         return self._cluster.submit_broker(self._queue.broker_name, command, timeout_ms, broker_id=broker_id)
 
-    def submit_all(
-        self, pulls: Sequence[tuple[int, int]], broker_id: int, done: Callable[[Call], object]
-    ) -> list[Call]:
-        """Send several pulls together, each (offset, max_messages); see `Cluster.submit_all`."""
-        requests = [self._template.request(offset, count) for offset, count in pulls]
-        return self._cluster.submit_all(self._queue.broker_name, requests, done, broker_id=broker_id)
+    def submit_round(
+        self, pulls: Sequence[tuple[int, int]], area: FrameArea, broker_id: int, done: Callable[[Call], object]
+    ) -> PullRound:
+        """Send several pulls together, each (offset, max_messages); see `Cluster.submit_round`."""
+        name = self._queue.broker_name
+        return self._cluster.submit_round(name, self._template, pulls, area, done, broker_id=broker_id)
 
 
 def pull(

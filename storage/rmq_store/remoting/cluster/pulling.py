@@ -21,7 +21,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import repeat
 from typing import Final
 
 from rmq_store.backoff import Backoff
@@ -39,13 +39,14 @@ from rmq_store.protocol.errors import (
 )
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.pull_answers import PullAnswer
+from rmq_store.protocol.wire.pull_answers import FrameArea, PullAnswer
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.pull_checks import check_dense, cut_filtered, hole
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter, PullRequests, answer_of
 from rmq_store.remoting.cluster.pull_source import PullSource
+from rmq_store.remoting.cluster.pulls.checks import check_dense, check_dense_pieces, cut_filtered, hole
+from rmq_store.remoting.cluster.pulls.lanes import GatheredFrames, Int64, Lane, LaneRun
 from rmq_store.remoting.cluster.routes import MASTER_ID
-from rmq_store.remoting.transport.calls import Arrivals, Call
+from rmq_store.remoting.transport.calls import Arrivals
 
 LANES: Final = 16
 """Of answers with ANSWER_BYTES; there are up to LANES_FACTOR times as many if answers are smaller."""
@@ -61,8 +62,12 @@ LOOKS_AT_MAX: Final = 1 << 15
 # A filtered pull looks at this many messages or more, until it has found enough.
 _FILTERED_PER_PULL: Final = 256
 _FILTERED_PER_PULL_MAX: Final = 1 << 16
-# After so many answers one lane asks for more messages than the broker gave last.
+# After so many answers one lane asks for more messages than the broker gave last; after twice as many if it did so in
+# vain.
 _GROW_AFTER: Final = 64
+_GROW_AFTER_MAX: Final = 4096
+# The frames of one batch, and what is reserved for larger answers.
+_AREA_BYTES: Final = YIELD_BYTES + YIELD_BYTES // 4
 # A broker that was busy gets one lane more after so many answers.
 _LANE_AFTER: Final = 16
 _PAUSES: Final = Backoff(first_ms=20, max_ms=2_000, jitter=0.25)
@@ -111,10 +116,8 @@ def read_range(
         MQBrokerError: the broker refuses, or is busy for too long. RemotingError: no answer for too long.
         CorruptRecordError: a frame is no sound message.
     """
-    walked = walk_range(
-        cluster, queue, start, end, wanted, lanes=lanes, looks_at=looks_at, patience_ms=patience_ms, sleep=sleep
-    )
-    return (frames.data for frames in walked)
+    reader = _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep, looks_at)
+    return reader.blocks()
 
 
 def walk_range(
@@ -136,29 +139,6 @@ def walk_range(
     """
     reader = _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep, looks_at, away_ms)
     return reader.frames()
-
-
-class _PullSlot:
-    """One lane: a piece [next, end) of the range that is still to come. `parts` came, and wait for what is before
-    them.
-    """
-
-    __slots__ = ("asked", "attempt", "broker_id", "call", "end", "next", "parts", "parts_bytes")
-
-    def __init__(self, start: int, end: int) -> None:
-        self.next = start
-        self.end = end
-        self.parts: list[bytes] = []
-        self.parts_bytes = 0
-        self.call: Call | None = None
-        self.asked = 0
-        self.attempt = -1
-        # The process that was asked: later answers may send reads to another one.
-        self.broker_id = MASTER_ID
-
-    @property
-    def is_complete(self) -> bool:
-        return self.next >= self.end
 
 
 class _NotYet(Exception):
@@ -189,20 +169,23 @@ class _RangeReader:
         self._patience_ms = patience_ms
         self._away_ms = patience_ms if away_ms is None else away_ms
         self._sleep = sleep
-        self._slots: deque[_PullSlot] = deque()
+        self._lanes: deque[Lane | LaneRun] = deque()
         self._uncut = start
-        self._emitted = start
+        self._ready = GatheredFrames(start)
         # The size of a filtered answer does not tell how much the broker has looked at.
         self._lanes_max = self._lanes_now = lanes * (1 if self._is_filtered else LANES_FACTOR)
         self._bytes_max = lanes * ANSWER_BYTES
         # The largest of the last answers.
         self._answer_bytes = ANSWER_BYTES
         self._largest_bytes = 0
+        self._area = FrameArea(0)
+        self._reserved_bytes = 0
         known = cluster.messages_per_pull.get(queue.broker_name, MESSAGES_PER_PULL)
         self._looks_at = min(max(looks_at, MESSAGES_PER_PULL_MAX), LOOKS_AT_MAX)
         is_sparse = self._looks_at > MESSAGES_PER_PULL_MAX
         self._per_pull = (self._looks_at if is_sparse else _FILTERED_PER_PULL) if self._is_filtered else known
         self._per_pull_max = _FILTERED_PER_PULL_MAX if self._is_filtered else MESSAGES_PER_PULL_MAX
+        self._grow_after = _GROW_AFTER
         self._grow_in = 0 if self._is_filtered else _GROW_AFTER
         self._answers = 0
         # Counts the pauses: a failure from before the last one needs no pause of its own.
@@ -211,210 +194,314 @@ class _RangeReader:
         self._stuck_since_ms: dict[bool, float] = {}
         self._pauses = 0
 
+    def blocks(self) -> Iterator[bytes]:
+        """See `read_range`."""
+        for gathered in self._gathered():
+            frames = gathered.joined()
+            if not self._is_filtered:
+                check_dense(frames, self._queue, gathered.start, gathered.end)
+            yield frames
+
     def frames(self) -> Iterator[WalkedFrames]:
         """See `walk_range`."""
-        ready: list[bytes] = []
-        ready_bytes = 0
-        while self._slots or self._uncut < self._end:
+        for gathered in self._gathered():
+            in_one_area = gathered.in_one_area()
+            if self._is_filtered:
+                yield WalkedFrames.of(gathered.joined())
+            elif in_one_area is None:
+                yield check_dense(gathered.joined(), self._queue, gathered.start, gathered.end)
+            else:
+                area, places = in_one_area
+                yield check_dense_pieces(area.view, places, self._queue, gathered.start, gathered.end)
+
+    def _gathered(self) -> Iterator[GatheredFrames]:
+        while self._lanes or self._uncut < self._end:
             self._open_lanes()
-            self._await(self._slots[0])
-            for slot in self._slots:
-                self._look_at(slot)
-            while self._slots:
-                head = self._slots[0]
-                ready += head.parts
-                ready_bytes += head.parts_bytes
+            self._await(self._lanes[0])
+            self._look_at_lanes()
+            full = self._take_heads()
+            self._open_lanes()
+            yield from full
+
+    def _look_at_lanes(self) -> None:
+        if any(isinstance(lane, LaneRun) and lane.is_unusual for lane in self._lanes):
+            self._lanes = deque(
+                lane
+                for each in self._lanes
+                for lane in (each.split() if isinstance(each, LaneRun) and each.is_unusual else (each,))
+            )
+        for lane in self._lanes:
+            if isinstance(lane, Lane):
+                self._look_at(lane)
+
+    def _take_heads(self) -> list[GatheredFrames]:
+        """Gather what has come in the order of the queue; returns what is enough, or all, to be handed on."""
+        full: list[GatheredFrames] = []
+        while self._lanes:
+            head = self._lanes[0]
+            if isinstance(head, LaneRun):
+                if not head.has_ended:
+                    break
+                area = head.round.answers.area
+                if not self._ready.goes_on_in(area):
+                    full += self._handed_on()
+                places = head.places()
+                self._ready.add_places(area, places, head.end)
+                self._have_learned(head, places[:, 1] - places[:, 0])
+            else:
+                self._ready.add(head.parts, head.next)
                 head.parts, head.parts_bytes = [], 0
                 if not head.is_complete:
                     break
-                self._slots.popleft()
-            self._open_lanes()
-            if ready_bytes >= YIELD_BYTES or (ready and not self._slots):
-                joined = ready[0] if len(ready) == 1 else b"".join(ready)
-                ready, ready_bytes = [], 0
-                yield self._checked(joined)
+            self._lanes.popleft()
+        is_all = not self._lanes and self._uncut >= self._end
+        # Frames of one area are handed on when the next area begins: they need not be joined.
+        if is_all or (self._ready.size_bytes >= YIELD_BYTES and self._ready.in_one_area() is None):
+            full += self._handed_on()
+        return full
 
-    def _checked(self, frames: bytes) -> WalkedFrames:
-        start, self._emitted = self._emitted, self._slots[0].next if self._slots else self._end
-        if self._is_filtered:
-            return WalkedFrames.of(frames)
-        return check_dense(frames, self._queue, start, self._emitted)
+    def _handed_on(self) -> list[GatheredFrames]:
+        done, self._ready = self._ready, GatheredFrames(self._ready.end)
+        return [done] if done.size_bytes else []
 
     # -- lanes ------------------------------------------------------------------------------------------------------
 
     @property
     def _width(self) -> int:
         """So many lanes are wanted now."""
-        return min(self._lanes_now, self._bytes_max // self._answer_bytes)
+        return max(min(self._lanes_now, self._bytes_max // self._answer_bytes), 1)
 
     def _open_lanes(self) -> None:
-        waiting_bytes = sum(slot.parts_bytes for slot in self._slots)
         width = self._width
-        room = width - waiting_bytes // self._answer_bytes
-        while self._uncut < self._end and (len(self._slots) < room or not self._slots):
-            slot = _PullSlot(self._uncut, min(self._uncut + self._next_size(), self._end))
-            self._uncut = slot.end
-            self._slots.append(slot)
-        # The answer of a lane that has failed is looked at when its turn comes.
-        asking = [slot for slot in islice(self._slots, max(room, 1)) if slot.call is None and not slot.is_complete]
+        waiting_bytes = sum(lane.parts_bytes for lane in self._lanes if isinstance(lane, Lane))
+        room = max(width - waiting_bytes // self._answer_bytes, 1)
+        asking: list[Lane] = []
+        for lane in self._lanes:
+            room -= lane.width
+            # The answer of a lane that has failed is looked at when its turn comes.
+            has_room = room >= 0 or lane is self._lanes[0]
+            if isinstance(lane, Lane) and has_room and lane.round is None and not lane.is_complete:
+                asking.append(lane)
+        fresh = max(min(room, -(-(self._end - self._uncut) // self._per_pull)), 0)
         # Pulls that leave together cost one system call: half of the lanes, unless the first one is waited for.
-        if 2 * len(asking) >= width or (asking and asking[0] is self._slots[0]):
+        is_first = not self._lanes or (asking and asking[0] is self._lanes[0])
+        if not is_first and 2 * (len(asking) + fresh) < width:
+            return
+        if self._is_filtered:
+            opened = [Lane(start, start + count) for start, count in self._cut(fresh)]
+            self._lanes += opened
+            asking += opened
+        if asking:
             self._submit(asking)
+        half = (width + 1) // 2
+        for first in range(0, 0 if self._is_filtered else fresh, half):
+            self._open_run(min(fresh - first, half))
 
-    def _next_size(self) -> int:
-        """The messages of the next lane."""
-        if self._grow_in > 0:
-            return self._per_pull
-        self._grow_in = _GROW_AFTER
-        return min(self._per_pull + (self._per_pull + 3) // 4, self._per_pull_max)
+    def _cut(self, lanes: int, per_pull: int | None = None) -> list[tuple[int, int]]:
+        """Cut the next lanes off the range, at most so many: where each begins, and its messages. Only the last one may
+        have fewer.
+        """
+        per_pull = per_pull or self._per_pull
+        start, self._uncut = self._uncut, min(self._uncut + lanes * per_pull, self._end)
+        pulls = list(zip(range(start, self._uncut, per_pull), repeat(per_pull)))
+        if pulls:
+            pulls[-1] = pulls[-1][0], self._uncut - pulls[-1][0]
+        return pulls
 
-    def _submit(self, slots: Sequence[_PullSlot]) -> None:
-        for slot in slots:
-            count = slot.end - slot.next
+    def _open_run(self, lanes: int) -> None:
+        if self._grow_in <= 0 and self._per_pull < self._per_pull_max:
+            # One lane asks for more messages than the broker gave last.
+            self._grow_in = self._grow_after
+            self._send_run(self._cut(1, min(self._per_pull + (self._per_pull + 3) // 4, self._per_pull_max)))
+            lanes -= 1
+        pulls = self._cut(lanes)
+        if pulls:
+            self._send_run(pulls)
+
+    def _send_run(self, pulls: list[tuple[int, int]]) -> None:
+        needed_bytes = len(pulls) * (self._answer_bytes + self._answer_bytes // 8)
+        if self._reserved_bytes + needed_bytes > len(self._area.data):
+            self._area = FrameArea(max(_AREA_BYTES, needed_bytes))
+            self._reserved_bytes = 0
+        self._reserved_bytes += needed_bytes
+        broker_id = self._source.broker_id
+        sent = self._requests.submit_round(pulls, self._area, broker_id, self._arrivals.notice)
+        self._lanes.append(LaneRun(sent, 0, len(pulls), self._attempt, broker_id, needed_bytes))
+
+    def _submit(self, lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            count = lane.end - lane.next
             # A broker looks at as many messages as it is asked for, or at 800, and gives 32 of them at most.
             most = max(min(count, self._looks_at), MESSAGES_PER_PULL_MAX)
-            slot.asked = most if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
-            slot.attempt = self._attempt
-            slot.broker_id = self._source.broker_id
-        pulls = [(slot.next, slot.asked) for slot in slots]
-        calls = self._requests.submit_all(pulls, self._source.broker_id, self._arrivals.notice)
-        for slot, call in zip(slots, calls, strict=True):
-            slot.call = call
+            lane.asked = most if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
+            lane.attempt = self._attempt
+            lane.broker_id = self._source.broker_id
+        pulls = [(lane.next, lane.asked) for lane in lanes]
+        # No area: their frames wait for others.
+        sent = self._requests.submit_round(pulls, FrameArea(0), self._source.broker_id, self._arrivals.notice)
+        for number, lane in enumerate(lanes):
+            lane.round, lane.number = sent, number
 
-    def _look_at(self, slot: _PullSlot) -> None:
+    def _look_at(self, lane: Lane) -> None:
         """Take an answer that is there, unless it is a failure: the lane's turn will come."""
-        outcome = None if slot.call is None else slot.call.outcome
+        outcome = lane.outcome
         if isinstance(outcome, RemotingCommand | PullAnswer) and outcome.code == ResponseCode.SUCCESS:
             answer = answer_of(outcome, self._queue.broker_name)
-            if self._moves_on(answer, slot):
-                self._take(slot, answer)
+            if self._moves_on(answer, lane):
+                self._take(lane, answer)
                 return
-        if outcome is not None and slot.attempt < self._attempt:
-            slot.call = None
+        if outcome is not None and lane.attempt < self._attempt:
+            lane.round = None
 
-    def _await(self, slot: _PullSlot) -> None:
-        """Take the answer of the first lane, or pause and leave it without one."""
-        if slot.call is None:  # its answers have waited for so much room
-            self._submit([slot])
-        assert slot.call is not None
-        # To be woken for each answer costs more than to take it. Answers mostly come in the order of the pulls, and
-        # the next pulls leave when half of the lanes have theirs.
-        calls = [each.call for each in self._slots if each.call is not None]
-        self._arrivals.wait(calls[(len(calls) - 1) // 2])
-        self._arrivals.wait(slot.call)
+    def _await(self, head: Lane | LaneRun) -> None:
+        """Wait for the first lanes. Of a lane alone take the answer, or pause and leave it without one."""
+        if isinstance(head, LaneRun):
+            # To be woken for each answer costs more than to take it.
+            self._arrivals.wait(head.round)
+            return
+        if head.round is None:  # its answers have waited for so much room
+            self._submit([head])
+        assert head.round is not None
+        self._arrivals.wait(head.round)
+        outcome = head.outcome
+        assert outcome is not None
         try:
-            self._take(slot, answer_of(slot.call.pulled(), self._queue.broker_name))
+            if isinstance(outcome, BaseException):
+                raise outcome
+            self._take(head, answer_of(outcome, self._queue.broker_name))
             return
         except MQBrokerError as error:
-            slot.call = None
-            self._refused(slot, error)
+            head.round = None
+            self._refused(head, error)
         except RemotingCommandError:
             raise
         except RemotingError as error:
-            slot.call = None
-            if slot.attempt == self._attempt:
+            head.round = None
+            if head.attempt == self._attempt:
                 # This process has too many requests under way: the broker's fault is none.
                 is_ours = isinstance(error, RemotingTooMuchRequestError)
-                is_elsewhere = slot.broker_id != self._source.broker_id
+                is_elsewhere = head.broker_id != self._source.broker_id
                 self._pause(error, at_once=not is_ours and (is_elsewhere or self._source.failed(error)))
         except _NotYet as missing:
-            slot.call = None
-            self._wait_for_slave(slot, str(missing))
+            head.round = None
+            self._wait_for_slave(head, str(missing))
 
-    def _take(self, slot: _PullSlot, answer: PullAnswer) -> None:
+    def _take(self, lane: Lane, answer: PullAnswer) -> None:
         """Keep the frames of an answer, and go behind them. _NotYet: it has none."""
-        slot.call = None
-        if not self._moves_on(answer, slot):
-            self._judge_end(slot, answer)
+        lane.round = None
+        if not self._moves_on(answer, lane):
+            self._judge_end(lane, answer)
             return
-        behind = min(answer.next_offset, slot.end)
+        behind = min(answer.next_offset, lane.end)
         frames = answer.frames
         if self._is_filtered:
-            frames = cut_filtered(frames, self._queue, slot.next, slot.end) if frames else b""
-        elif answer.next_offset > slot.end:
+            frames = cut_filtered(frames, self._queue, lane.next, lane.end) if frames else b""
+        elif answer.next_offset > lane.end:
             # Fewer messages were asked for than it went on by: some of them are missing.
-            check_dense(frames, self._queue, slot.next, answer.next_offset)
-        self._learn(slot, answer)
-        slot.next = behind
+            check_dense(frames, self._queue, lane.next, answer.next_offset)
+        self._learn(lane, answer)
+        lane.next = behind
         if frames:
-            slot.parts.append(frames)
-            slot.parts_bytes += len(frames)
+            lane.parts.append(frames)
+            lane.parts_bytes += len(frames)
+        self._has_moved_on(answer.suggest_broker_id)
+
+    def _has_moved_on(self, suggested_broker_id: int) -> None:
         if self._stuck_since_ms:
             self._has_gone_on()
-        self._source.suggested(answer.suggest_broker_id)
+        self._source.suggested(suggested_broker_id)
 
-    def _moves_on(self, answer: PullAnswer, slot: _PullSlot) -> bool:
-        if answer.next_offset <= slot.next:
+    def _moves_on(self, answer: PullAnswer, lane: Lane) -> bool:
+        if answer.next_offset <= lane.next:
             return False
         found = answer.code == ResponseCode.SUCCESS and bool(answer.frames)
         return found or (self._is_filtered and answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY)
 
-    def _learn(self, slot: _PullSlot, answer: PullAnswer) -> None:
-        """Cut the next lanes to the size of an answer; use all lanes again, bit by bit, after the broker was busy."""
-        got = answer.next_offset - slot.next
-        if slot.next + got < slot.end:
-            self._per_pull, self._grow_in = max(got, 1), _GROW_AFTER
+    def _learn(self, lane: Lane, answer: PullAnswer) -> None:
+        """Cut the next lanes to the size of an answer."""
+        got = answer.next_offset - lane.next
+        if lane.next + got < lane.end:
+            # It asked for more in vain, or what the broker gives has changed.
+            self._grow_after = min(2 * self._grow_after, _GROW_AFTER_MAX) if got == self._per_pull else _GROW_AFTER
+            self._per_pull, self._grow_in = max(got, 1), self._grow_after
         elif got > self._per_pull:
-            self._per_pull, self._grow_in = min(got, self._per_pull_max), 0
+            self._per_pull, self._grow_in, self._grow_after = min(got, self._per_pull_max), 0, _GROW_AFTER
         else:
             self._grow_in -= 1
+        self._count_answers(1, len(answer.frames))
+
+    def _have_learned(self, run: LaneRun, sizes_bytes: Int64) -> None:
+        """As `_learn`, for answers that had all that was asked for."""
+        got = run.round.pulls[run.first][1]
+        if got > self._per_pull:
+            self._per_pull, self._grow_in, self._grow_after = got, 0, _GROW_AFTER
+        else:
+            self._grow_in -= run.width
+        if run.round.answers.area is self._area:
+            self._reserved_bytes -= max(run.reserved_bytes - int(sizes_bytes.sum()), 0)
+        self._count_answers(run.width, int(sizes_bytes.max()))
+        self._has_moved_on(run.round.answers.suggested(run.last - 1))
+
+    def _count_answers(self, count: int, largest_bytes: int) -> None:
+        """Use all lanes again, bit by bit, after the broker was busy; and foresee the sizes of the next answers."""
         if not self._is_filtered:
             self._cluster.messages_per_pull[self._queue.broker_name] = self._per_pull
-        self._largest_bytes = max(self._largest_bytes, len(answer.frames))
-        self._answers += 1
-        if self._answers % _LANE_AFTER == 0:
-            self._lanes_now = min(self._lanes_now + 1, self._lanes_max)
+        self._largest_bytes = max(self._largest_bytes, largest_bytes)
+        before, self._answers = self._answers, self._answers + count
+        steps = self._answers // _LANE_AFTER - before // _LANE_AFTER
+        if steps:
+            self._lanes_now = min(self._lanes_now + steps, self._lanes_max)
             self._answer_bytes, self._largest_bytes = min(max(self._largest_bytes, 1), ANSWER_BYTES), 0
 
     # -- what is no message -----------------------------------------------------------------------------------------
 
-    def _judge_end(self, slot: _PullSlot, answer: PullAnswer) -> None:
+    def _judge_end(self, lane: Lane, answer: PullAnswer) -> None:
         """Raise what an answer without messages means; it may also mean: ask again."""
-        if self._source.lags(slot.broker_id):
+        if self._source.lags(lane.broker_id):
             held = f"[{answer.min_offset}, {answer.max_offset})"
             raise _NotYet(f"it answers {answer.code} ({answer.remark}) and has {held}")
-        if slot.next < answer.min_offset or answer.max_offset <= slot.next:
+        if lane.next < answer.min_offset or answer.max_offset <= lane.next:
             raise OffsetOutOfRangeError(
-                f"{self._shown()} no longer has the message {slot.next}: its broker has [{answer.min_offset}, "
+                f"{self._shown()} no longer has the message {lane.next}: its broker has [{answer.min_offset}, "
                 f"{answer.max_offset})",
-                slot.next,
+                lane.next,
                 answer.min_offset,
                 answer.max_offset,
             )
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             error: Exception = MQBrokerError(answer.code, answer.remark, self._queue.broker_name)
         else:
-            error = hole(self._queue, slot.next, min(max(answer.next_offset, slot.next + 1), self._end))
-        if slot.attempt == self._attempt:
+            error = hole(self._queue, lane.next, min(max(answer.next_offset, lane.next + 1), self._end))
+        if lane.attempt == self._attempt:
             self._pause(error)
 
-    def _refused(self, slot: _PullSlot, error: MQBrokerError) -> None:
+    def _refused(self, lane: Lane, error: MQBrokerError) -> None:
         code = error.response_code
-        is_slave = slot.broker_id != MASTER_ID
+        is_slave = lane.broker_id != MASTER_ID
         is_not_there = is_slave and code in NOT_AT_SLAVE
         if not (is_not_there or error.retryable):
             raise error
         if is_not_there:
-            self._wait_for_slave(slot, f"it answers: {error}")
-        elif slot.attempt == self._attempt:
+            self._wait_for_slave(lane, f"it answers: {error}")
+        elif lane.attempt == self._attempt:
             self._lanes_now = max(self._width // 2, 1)
             self._answers = 0
             self._pause(error)
 
-    def _wait_for_slave(self, slot: _PullSlot, reason: str) -> None:
+    def _wait_for_slave(self, lane: Lane, reason: str) -> None:
         """Ask the master, or wait for it, or for the slave to get what it does not have."""
-        if slot.attempt != self._attempt:
+        if lane.attempt != self._attempt:
             return
-        asked = f"slave {slot.broker_id}" if slot.broker_id != MASTER_ID else "the acting master"
+        asked = f"slave {lane.broker_id}" if lane.broker_id != MASTER_ID else "the acting master"
         error = SlaveBehindError(
-            f"{self._shown()}: the messages [{slot.next}, {self._end}) are not at {asked} (yet): {reason}. The master "
+            f"{self._shown()}: the messages [{lane.next}, {self._end}) are not at {asked} (yet): {reason}. The master "
             "of the broker does not answer. The messages can be read when it is back, or when the slave has them; a "
             "slave of 5.x answers pulls only with slaveReadEnable=true",
             (self._queue.topic, self._queue.broker_name, self._queue.queue_id),
-            slot.next,
+            lane.next,
             self._end,
         )
-        is_elsewhere = slot.broker_id != self._source.broker_id
+        is_elsewhere = lane.broker_id != self._source.broker_id
         self._pause(error, at_once=is_elsewhere or self._source.is_behind())
 
     def _pause(self, error: Exception, *, at_once: bool = False) -> None:

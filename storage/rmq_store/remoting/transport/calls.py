@@ -52,17 +52,14 @@ class Call:
         self.started = False
         self.repeated = False
 
-    @classmethod
-    def failed(cls, request: Request, error: RemotingError, done: Callable[[Call], object]) -> Call:
-        """Return a call that has ended with an error before there was an address for it."""
-        call = cls("", request, 0, real_time.monotonic(), done)
-        call.end(error)
-        return call
-
     @property
-    def takes_pulls(self) -> bool:
-        """Whether the outcome may be a PullAnswer."""
-        return isinstance(self.request, TemplateRequest) and self.request.template.takes_pulls
+    def width(self) -> int:
+        """So many opaques it takes."""
+        return 1
+
+    def start_at(self, opaque: int) -> None:
+        """Take the opaques from this one on."""
+        self.opaque = opaque
 
     @property
     def name(self) -> str:
@@ -81,15 +78,9 @@ class Call:
 
     def answer(self) -> RemotingCommand:
         """Return the answer of a call that has ended, or raise its error."""
-        outcome = self.pulled()
-        assert isinstance(outcome, RemotingCommand)
-        return outcome
-
-    def pulled(self) -> RemotingCommand | PullAnswer:
-        """As `answer`, of a call whose template `takes_pulls`."""
-        assert self.outcome is not None
         if isinstance(self.outcome, BaseException):
             raise self.outcome
+        assert isinstance(self.outcome, RemotingCommand)
         return self.outcome
 
     def lost(self, reason: str, kind: type[RemotingError] = RemotingError) -> None:

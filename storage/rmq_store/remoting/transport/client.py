@@ -20,6 +20,7 @@ from rmq_store.protocol.wire.frames import encode_command, frame_pieces
 from rmq_store.protocol.wire.signature import UNIQUE_KEY_QUERY, sign
 from rmq_store.remoting.transport.calls import Arrivals, Call, Request
 from rmq_store.remoting.transport.io_loop import Counters, IoLoop
+from rmq_store.remoting.transport.pull_round import PullRound
 from rmq_store.remoting.transport.secrets import Credentials
 from rmq_store.remoting.transport.server_requests import Handler, ServerRequests
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -97,6 +98,15 @@ class RemotingClient:
             for call in calls:
                 call.end(error)
         return calls
+
+    def submit_round(self, waiting: PullRound) -> PullRound:
+        """Send pulls that leave and are waited for together; as `submit_all`."""
+        try:
+            loop = self._loop()
+            self._send(loop, [waiting], wait=not loop.in_loop())
+        except StoreError as error:
+            waiting.end(error)
+        return waiting
 
     def call_oneway(self, address: str, request: RemotingCommand, timeout_ms: int | None = None) -> None:
         """Send a request without an answer. On return the operating system has taken all bytes.
@@ -199,20 +209,13 @@ def _frames(
     credentials: Credentials | None, calls: Sequence[Call]
 ) -> Iterator[tuple[Sequence[Call], tuple[bytes, ...] | RemotingCommandError]]:
     """The calls whose requests leave as one piece, and its bytes one behind another, or why there are none: pieces in
-    the order of the calls. Requests of one template are one piece.
+    the order of the calls.
     """
-    first = calls[0].request
-    if credentials is None and isinstance(first, TemplateRequest):
-        rows = [
-            (*call.request.numbers, call.opaque)
-            for call in calls
-            if isinstance(call.request, TemplateRequest) and call.request.template is first.template
-        ]
-        if len(rows) == len(calls):
-            yield calls, _made(lambda: (first.template.frames(rows),))
-            return
     for call in calls:
-        yield [call], _made(partial(_frame, credentials, call))
+        frames = partial(_round_frames, credentials, call) if isinstance(call, PullRound) else partial(
+            _frame, credentials, call
+        )  # fmt: skip
+        yield [call], _made(frames)
 
 
 def _made(frames: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...] | RemotingCommandError:
@@ -222,14 +225,26 @@ def _made(frames: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...] | Remoti
         return error
 
 
+def _round_frames(credentials: Credentials | None, waiting: PullRound) -> tuple[bytes, ...]:
+    if credentials is None:
+        return (waiting.frames(),)
+    requests = [waiting.template.request(*pull).command() for pull in waiting.pulls]
+    signed = [_pieces(credentials, one, opaque) for one, opaque in zip(requests, waiting.opaques, strict=True)]
+    return (b"".join([piece for pieces in signed for piece in pieces]),)
+
+
 def _frame(credentials: Credentials | None, call: Call) -> tuple[bytes, ...]:
     request = call.request
     if isinstance(request, TemplateRequest):
         if credentials is None:
             return (request.frame(call.opaque),)
         request = request.command()
+    return _pieces(credentials, request, call.opaque)
+
+
+def _pieces(credentials: Credentials | None, request: RemotingCommand, opaque: int) -> tuple[bytes, ...]:
     command = RemotingCommand(
-        request.code, request.ext_fields, request.body, call.opaque, request.flag, request.remark, request.language,
+        request.code, request.ext_fields, request.body, opaque, request.flag, request.remark, request.language,
         request.version, request.serialize_type,
     )  # fmt: skip
     if credentials is not None:

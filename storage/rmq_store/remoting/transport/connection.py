@@ -7,6 +7,7 @@ by two threads at once. A signal handler that comes in such a moment of its own 
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections import deque
@@ -18,12 +19,15 @@ from typing import Final, NamedTuple
 
 from rmq_store import real_time
 from rmq_store.files.locks.guard import Condition
+from rmq_store.format.bytes import native
 from rmq_store.protocol.errors import RemotingCommandError, RemotingError, RemotingTooMuchRequestError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder
 from rmq_store.protocol.wire.pull_answers import PullAnswer, PullTaker
 from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.connector import reason_of
+from rmq_store.remoting.transport.pull_reading import End, PullReading
+from rmq_store.remoting.transport.pull_round import PullRound
 from rmq_store.remoting.transport.secrets import Credentials
 
 WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
@@ -76,13 +80,19 @@ Encode = Callable[[Sequence[Call]], Iterable[tuple[Sequence[Call], Sequence[byte
 
 class Received(NamedTuple):
     """The commands of one read, and why the connection cannot go on ("": it can). `pulled`: opaques with answers to
-    pulls that became no commands.
+    pulls that became no commands. `placed`: so many answers went straight to their rounds.
     """
 
     commands: list[RemotingCommand]
     failure: str
     broke_protocol: bool = False
     pulled: Sequence[tuple[int, PullAnswer]] = ()
+    placed: int = 0
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether a frame was complete."""
+        return bool(self.commands or self.pulled or self.placed)
 
 
 class Connection:
@@ -110,9 +120,11 @@ class Connection:
         self._pieces: deque[_Piece] = deque()
         self._waiting_bytes = 0
         self._pending: dict[int, Call] = {}
+        self._rounds: list[PullRound] = []
         self._last_opaque = 0
         self._pulls = PullTaker()
         self._decoder = FrameDecoder(take=self._pulls.take)
+        self._reading = PullReading()
 
     # -- callers
 
@@ -127,8 +139,8 @@ class Connection:
             UsageError: a signal handler came in the middle of this; nothing was sent.
         """
         with self._lock.entered():
-            for call, opaque in zip(calls, self._free_opaques(len(calls)), strict=True):
-                call.opaque = opaque
+            for call in calls:
+                call.start_at(self._free_opaque(call.width))
         pieces: list[_Piece] = []
         failed: list[tuple[Sequence[Call], RemotingError]] = []
         for encoded, data in encode(calls):
@@ -161,30 +173,37 @@ class Connection:
                 call.end(failure)
         return left
 
-    def _free_opaques(self, count: int) -> list[int]:
-        """Opaques that no call has which waits, in the order of their use."""
-        free: list[int] = []
-        while len(free) < count:
-            self._last_opaque = self._last_opaque % OPAQUE_MAX + 1
-            if self._last_opaque not in self._pending:
-                free.append(self._last_opaque)
-        return free
+    def _free_opaque(self, width: int) -> int:
+        """The first of so many consecutive opaques that no call has which waits."""
+        while True:
+            first = self._last_opaque + 1 if self._last_opaque + width <= OPAQUE_MAX else 1
+            wanted = range(first, first + width)
+            self._last_opaque = wanted[-1]
+            is_free = self._pending.keys().isdisjoint(wanted) if self._pending else True
+            if is_free and not any(_overlap(wanted, waiting.opaques) for waiting in self._rounds):
+                return first
 
     def _expect(self, calls: Sequence[Call], now: float) -> None:
         """Let calls wait for their answers."""
         for call in calls:
-            self._pending[call.opaque] = call
             call.sent_at = now
-        # Those of one piece differ neither in their template nor in their time limit.
+            if isinstance(call, PullRound):
+                self._keep_rounds([*self._rounds, call])
+            else:
+                self._pending[call.opaque] = call
+        # Those of one piece do not differ in their time limit.
         self.next_deadline = min(self.next_deadline, calls[0].deadline)
-        if calls[0].takes_pulls:
-            self._pulls.wanted.update([call.opaque for call in calls])
+
+    def _keep_rounds(self, rounds: list[PullRound]) -> None:
+        self._rounds = rounds
+        self._pulls.rounds = [waiting.answers for waiting in rounds]
 
     def _has_space(self, piece: _Piece, wait: bool) -> bool:
         """Whether the piece may be queued; False if the connection ended meanwhile."""
         call, size = piece.calls[0], piece.bytes
         while self.state in (State.CONNECTING, State.OPEN):
-            if len(self._pending) + len(piece.calls) > PENDING_MAX:
+            waiting = len(self._pending) + sum(waiting.width for waiting in self._rounds)
+            if waiting + sum(call.width for call in piece.calls) > PENDING_MAX:
                 raise RemotingTooMuchRequestError(f"{self.name}: {PENDING_MAX} calls wait for an answer")
             if not self._pieces or self._waiting_bytes + size <= WRITE_BUFFER_BYTES_MAX:
                 return True
@@ -267,18 +286,27 @@ class Connection:
             if self.socket is not None:
                 self._flush()
 
-    def read(self, buffer: memoryview) -> Received:
-        """Read what is there: the rest of a frame whose beginning came before, and then at most one buffer."""
+    def read(self, buffer: memoryview, others: int | None = None, timeout_ms: int = 0) -> Received:
+        """Read what is there: the rest of a frame whose beginning came before, and then at most one buffer.
+
+        With `others`, the descriptor that becomes ready with this socket or with anything else, answers of rounds are
+        read and waited for, for so long at most.
+        """
+        if others is not None and self._reads_rounds():
+            return self._read_rounds(others, timeout_ms)
+        if self._reading.has_bytes:
+            return self._decoded(self._decoder.feed, self._reading.taken())
         room = self._decoder.room()
         if room is None:
             return self._read_into(buffer, self._decoder.feed)
         received = self._read_into(room, lambda data: self._decoder.fill(len(data)))
-        if received.failure or not (received.commands or received.pulled):
+        if received.failure or not received.has_answers:
             return received
         more = self._read_into(buffer, self._decoder.feed)
         return Received(
-            received.commands + more.commands, more.failure, more.broke_protocol, [*received.pulled, *more.pulled]
-        )
+            received.commands + more.commands, more.failure, more.broke_protocol, [*received.pulled, *more.pulled],
+            received.placed + more.placed,
+        )  # fmt: skip
 
     def _read_into(self, buffer: memoryview, decode: Callable[[memoryview], list[RemotingCommand]]) -> Received:
         with self._lock:
@@ -295,25 +323,65 @@ class Connection:
         if not size:
             return Received([], "the server closed it")
         self.used_at = self.read_at = real_time.monotonic()
+        return self._decoded(decode, buffer[:size])
+
+    def _decoded(self, decode: Callable[[memoryview], list[RemotingCommand]], data: memoryview) -> Received:
         try:
-            commands = decode(buffer[:size])
+            commands = decode(data)
         except RemotingError as error:
-            return Received([], str(error), True, self._pulls.taken())
+            return Received([], str(error), True, *self._pulls.taken())
         failure = self._decoder.failure
-        return Received(commands, str(failure or ""), failure is not None, self._pulls.taken())
+        return Received(commands, str(failure or ""), failure is not None, *self._pulls.taken())
+
+    def _reads_rounds(self) -> bool:
+        """Whether the extension may read: nothing but answers of rounds is expected, and nothing else began to come."""
+        is_plain = self.socket is not None and not isinstance(self.socket, ssl.SSLSocket)
+        return bool(self._rounds) and is_plain and native.LOADED and self._decoder.is_between_frames
+
+    def _read_rounds(self, others: int, timeout_ms: int) -> Received:
+        assert self.socket is not None
+        rounds = self._pulls.rounds
+        before = sum([waiting.placed for waiting in rounds])
+        end, size, code = self._reading.receive(self.socket, others, timeout_ms, rounds)
+        placed = sum([waiting.placed for waiting in rounds]) - before
+        if size:
+            self.used_at = self.read_at = real_time.monotonic()
+        if end in (End.ROUND_IS_WHOLE, End.NOTHING_TO_READ):
+            return Received([], "", placed=placed)
+        received = self._decoded(self._decoder.feed, self._reading.taken())
+        failure = received.failure
+        if end is End.CLOSED:
+            failure = failure or "the server closed it"
+        elif end is End.BROKEN:
+            failure = failure or reason_of(OSError(code, os.strerror(code)))
+        return received._replace(failure=failure, placed=received.placed + placed)
 
     def has_unread(self) -> bool:
-        """Whether TLS holds bytes that the operating system no longer announces."""
-        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+        """Whether bytes are here that the operating system no longer announces: in TLS, or for rounds."""
+        is_tls = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+        return is_tls or self._reading.may_have_frames
 
     def wants_to_write(self) -> bool:
         """Whether frames wait for the socket."""
         return bool(self._pieces) and self.socket is not None
 
-    def take(self, opaque: int) -> Call | None:
-        """Return the call that an answer belongs to, which no longer waits; None if none does."""
-        self._pulls.wanted.discard(opaque)
-        return self._pending.pop(opaque, None)
+    def take(self, opaque: int, *, is_taken: bool = False) -> Call | None:
+        """Return the call that an answer belongs to, which no longer waits; None if none does. `is_taken`: see
+        `PullRound.alone`.
+        """
+        call = self._pending.pop(opaque, None)
+        if call is None:
+            for waiting in self._rounds:
+                if opaque in waiting.opaques:
+                    return waiting.alone(opaque, is_taken=is_taken)
+        return call
+
+    def settle_rounds(self) -> None:
+        """Let go of the rounds whose pulls all have their answers, after answers came."""
+        left = [waiting for waiting in self._rounds if not waiting.check()]
+        if len(left) < len(self._rounds):
+            with self._lock:
+                self._keep_rounds([waiting for waiting in self._rounds if not waiting.is_whole])
 
     def leave(self) -> None:
         """Take no more calls: the server wants this connection to end."""
@@ -324,7 +392,7 @@ class Connection:
 
     def is_empty(self) -> bool:
         """Whether nothing waits, neither to be written nor for an answer."""
-        return not self._pending and not self._pieces
+        return not self._pending and not self._rounds and not self._pieces
 
     def expire(self, now: float) -> tuple[list[Call], bool]:
         """Return the calls whose time is over, which no longer wait, and whether the connection looks dead.
@@ -334,10 +402,11 @@ class Connection:
         if now < self.next_deadline:
             return [], False
         with self._lock:
-            waiting = list(self._pending.values())
+            waiting = [*self._pending.values(), *self._rounds]
             late = [call for call in waiting if call.deadline <= now]
             for call in late:
-                self.take(call.opaque)
+                self._pending.pop(call.opaque, None)
+            self._keep_rounds([each for each in self._rounds if each.deadline > now])
             self._drop_unsent(late)
             self.next_deadline = min((call.deadline for call in waiting if call.deadline > now), default=float("inf"))
             silent = self.state is not State.CONNECTING and any(
@@ -357,9 +426,9 @@ class Connection:
         """End the connection and return the calls that have no answer."""
         with self._lock:
             self.state = State.CLOSED
-            calls = list(self._pending.values())
+            calls = [*self._pending.values(), *self._rounds]
             self._pending.clear()
-            self._pulls.wanted.clear()
+            self._keep_rounds([])
             self._pieces.clear()
             self._waiting_bytes = 0
             self._lock.notify_all()
@@ -374,3 +443,7 @@ class Connection:
         """In a forked child: close the copy of the descriptor, and leave the parent's connection alone."""
         if self.socket is not None:
             socket.close(self.socket.detach())
+
+
+def _overlap(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop

@@ -74,6 +74,9 @@ class IoLoop:
         self._closed = False
         self._made = self._failed = self._unknown = 0
         self._selector = selectors.DefaultSelector()
+        # Ready when anything is, where the system has such a descriptor.
+        self._others = self._selector.fileno() if isinstance(self._selector, selectors.EpollSelector) else None
+        self._may_wait = False
         self._waker, self._wakened = socket.socketpair()
         for end in (self._waker, self._wakened):
             end.setblocking(False)
@@ -204,6 +207,8 @@ class IoLoop:
         deadlines = [connection.next_deadline for connection in list(self._all)]
         self._wakes_at = min([now + (_TICK_S if deadlines else _REST_S), *deadlines])
         events = self._selector.select(0 if unread or self._actions else max(self._wakes_at - now, 0))
+        # A connection may wait by itself while nothing else has anything to do.
+        self._may_wait = len(events) + len(unread) <= 1 and not self._actions
         for key, mask in events:
             if key.data is None:
                 with suppress(OSError):
@@ -231,13 +236,16 @@ class IoLoop:
                 self._end(connection, f"a defect of the client: {type(error).__name__}")
 
     def _read(self, connection: Connection) -> None:
-        received = connection.read(self._buffer) if connection in self._all else Received([], "")
-        if not connection.answered and (received.commands or received.pulled):
+        received = Received([], "")
+        if connection in self._all:
+            wait_s = max(self._wakes_at - real_time.monotonic(), 0) if self._may_wait else 0
+            received = connection.read(self._buffer, self._others, int(wait_s * 1000))
+        if not connection.answered and received.has_answers:
             connection.answered = True
             with self._lock:
                 self._pauses.setdefault(connection.address, ReconnectPause()).worked()
         for opaque, answer in received.pulled:
-            call = connection.take(opaque)
+            call = connection.take(opaque, is_taken=True)
             if call is None:
                 self._unknown += 1
             else:
@@ -247,6 +255,8 @@ class IoLoop:
                 self._answered(connection, command)
             else:
                 self._server_requests.put(connection, command)
+        if received.has_answers:
+            connection.settle_rounds()
         if received.failure:
             kind = RemotingCommandError if received.broke_protocol else RemotingError
             self._end(connection, received.failure, kind)

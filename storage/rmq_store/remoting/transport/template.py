@@ -13,16 +13,12 @@ from rmq_store.protocol.wire.frames import framed
 
 
 class RequestTemplate:
-    """`command` has all other fields, a JSON header and no body; the fields `varying` get whole numbers.
+    """`command` has all other fields, a JSON header and no body; the fields `varying` get whole numbers."""
 
-    `takes_pulls`: the requests are pulls, and what comes may be a PullAnswer instead of a command.
-    """
-
-    def __init__(self, command: RemotingCommand, varying: Sequence[str], *, takes_pulls: bool = False) -> None:
+    def __init__(self, command: RemotingCommand, varying: Sequence[str]) -> None:
         assert command.serialize_type is SerializeType.JSON and not command.body
         self.command = command
         self.varying = tuple(varying)
-        self.takes_pulls = takes_pulls
         self._parts = json_header.template(command, varying)
         self._header = b"%d".join([part.replace(b"%", b"%%") for part in self._parts])
 

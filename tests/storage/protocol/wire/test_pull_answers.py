@@ -6,14 +6,17 @@ import json
 import random
 import struct
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
+from helpers.cluster.taken_pulls import AREA_BYTES, TakenPulls, is_taken
 from rmq_store.format.bytes import native
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RESPONSE_FLAG, RemotingCommand, SerializeType
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
-from rmq_store.protocol.wire.pull_answers import PullAnswer, PullTaker
+from rmq_store.protocol.wire.pull_answers import FrameArea, PullAnswer, PulledRound, PullTaker
 
 needs_native = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 
@@ -61,28 +64,22 @@ def decoded(decoder: FrameDecoder, data: bytes, sizes: Iterator[int]) -> list[Re
     return commands
 
 
-def is_taken(command: RemotingCommand, opaque: int, answer: PullAnswer) -> bool:
-    try:
-        return command.opaque == opaque and PullAnswer.of(command) == answer
-    except RemotingCommandError:
-        return False
+Taken = dict[int, PullAnswer | tuple[int, int, bytes]]
 
 
-def assert_same(data: bytes, wanted: set[int], sizes: Iterator[int]) -> list[tuple[int, PullAnswer]]:
-    """Both ways find the same, and refuse the same; what was taken."""
+def assert_same(data: bytes, wanted: set[int], sizes: Iterator[int], next_offset: int = 64) -> Taken:
+    """Both ways find the same, and refuse the same; what was taken, each opaque once."""
     sizes_again = list(pieces(data, sizes))
-    plain, taker = FrameDecoder(), PullTaker()
-    taker.wanted = set(wanted)
-    taking = FrameDecoder(take=taker.take)
+    plain, taking = FrameDecoder(), TakenPulls(wanted, next_offset)
     expected = decoded(plain, data, map(len, sizes_again))
-    commands = decoded(taking, data, map(len, sizes_again))
-    taken = taker.taken()
-    assert str(taking.failure) == str(plain.failure)
-    left, took = iter(commands), list(taken)
+    commands = decoded(taking.decoder, data, map(len, sizes_again))
+    taken = taking.answers()
+    assert str(taking.decoder.failure) == str(plain.failure)
+    left, took = iter(commands), dict(taken)
     for command in expected:
-        if took and is_taken(command, *took[0]):
+        if is_taken(command, took.get(command.opaque)):
             assert command.opaque in wanted and command.is_response
-            took.pop(0)
+            del took[command.opaque]
         else:
             assert next(left) == command
     assert not took and next(left, None) is None
@@ -99,10 +96,51 @@ def whole() -> Iterator[int]:
 @pytest.mark.parametrize("fields", [FIELDS, FIELDS | LATER, {"unknown": 'x" y'[:1]} | FIELDS])
 def test_usual_answers_are_taken_and_only_those_that_are_wanted(kind: SerializeType, fields: dict[str, str]) -> None:
     data = b"".join(answer(opaque, kind, fields) for opaque in (1, 2, 3))
-    expected = PullAnswer(0, 64, 3, 900719925474099, 0, b"frames", "FOUND")
-    assert assert_same(data, {1, 2, 3}, whole()) == [(1, expected), (2, expected), (3, expected)]
-    assert assert_same(data, {1, 3}, whole()) == [(1, expected), (3, expected)]
-    assert assert_same(data, set(), whole()) == []
+    placed = 64, 0, b"frames"
+    assert assert_same(data, {1, 2, 3}, whole()) == {1: placed, 2: placed, 3: placed}
+    assert assert_same(data, {1, 3}, whole()) == {1: placed, 3: placed}
+    assert assert_same(data, set(), whole()) == {}
+    partial = PullAnswer(0, 64, 3, 900719925474099, 0, b"frames", "FOUND")
+    assert assert_same(data, {1, 3}, whole(), next_offset=96) == {1: partial, 3: partial}
+
+
+@needs_native
+def test_answers_for_which_the_area_has_no_room_are_taken_with_their_bytes() -> None:
+    sizes = [9000, 9000, 9000, AREA_BYTES, 1990, 1, 9000]
+    data = b"".join(answer(opaque, body=bytes([opaque]) * size) for opaque, size in enumerate(sizes))
+    taken = assert_same(data, set(range(len(sizes))), whole())
+    assert [isinstance(taken[opaque], PullAnswer) for opaque in range(len(sizes))] == [
+        False, False, True, True, False, False, True
+    ]  # fmt: skip
+
+
+@needs_native
+def test_rounds_of_several_readers_get_their_own_answers_and_each_answer_once() -> None:
+    taker, area = PullTaker(), FrameArea(AREA_BYTES)
+    rounds = [PulledRound([64] * 3, area), PulledRound([64], area), PulledRound([64, 65], FrameArea(AREA_BYTES))]
+    for each, first in zip(rounds, (10, 2_000_000_000, 13), strict=True):
+        each.first_opaque = first
+    taker.rounds = rounds
+    opaques = [13, 11, 14, 2_000_000_000, 12, 10]
+    data = b"".join(answer(opaque, body=b"%d" % opaque) for opaque in opaques)
+    assert taker.take(data + answer(11), 0) == len(data)
+    found, placed = taker.taken()
+    assert [(opaque, each.frames) for opaque, each in found] == [(14, b"14")] and placed == 5
+    bytes_of = [
+        [each.area.data[start:end].tobytes() for start, end in each.places().tolist() if start >= 0] for each in rounds
+    ]
+    assert bytes_of == [[b"10", b"11", b"12"], [b"2000000000"], [b"13"]]
+    assert [each.placed for each in rounds] == [3, 1, 1]
+    assert taker.take(answer(15) + answer(9) + answer(0), 0) == 0
+
+
+@needs_native
+def test_more_rounds_than_the_extension_looks_at_are_left_to_python() -> None:
+    taker = PullTaker()
+    for opaque in range(70):
+        taker.rounds.append(PulledRound([64], FrameArea(100)))
+        taker.rounds[-1].first_opaque = opaque
+    assert taker.take(answer(0) + answer(63) + answer(64), 0) == len(answer(0) + answer(63))
 
 
 JSON = json.loads(answer()[8:-6])
@@ -147,9 +185,8 @@ UNUSUAL = {
 @needs_native
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_what_is_not_usual_is_left_to_python_with_all_behind_it(name: str) -> None:
-    assert all(opaque != 7 for opaque, _ in assert_same(answer(1) + UNUSUAL[name], {1, 7}, whole()))
-    taker = PullTaker()
-    taker.wanted = {1, 7}
+    assert 7 not in assert_same(answer(1) + UNUSUAL[name], {1, 7}, whole())
+    taker = TakenPulls({1, 7}).taker
     assert taker.take(answer(1) + UNUSUAL[name] + answer(7), 0) == len(answer(1))
 
 
@@ -163,6 +200,7 @@ def test_random_answers_are_the_same_in_whatever_pieces_they_come(seed: int) -> 
         names = list(FIELDS | LATER)
         chance.shuffle(names)
         fields = {name: str(chance.randrange(1 << chance.randrange(1, 64))) for name in names}
+        fields["nextBeginOffset"] = "64" if chance.random() < 0.5 else fields["nextBeginOffset"]
         if chance.random() < 0.3:
             frames.append(chance.choice(list(UNUSUAL.values())[:-2]))
         else:
@@ -195,18 +233,39 @@ def test_each_length_may_be_anything() -> None:
         for value in (-(1 << 31), -1, 0, len(good), 1 << 24):
             assert_same(good[:place] + struct.pack(">i", value) + good[place + 4 :], {1}, whole())
     for size in range(len(good)):
-        assert assert_same(good[:size], {1}, whole()) == []
+        assert assert_same(good[:size], {1}, whole()) == {}
 
 
 @needs_native
 @pytest.mark.parametrize("position", [-1, 1, 1 << 40])
 def test_a_place_outside_of_the_bytes_is_refused(position: int) -> None:
     with pytest.raises(IndexError):
-        native.functions.take_pull_answers(b"", position, {1}, [])
-    with pytest.raises((TypeError, SystemError)):
-        native.functions.take_pull_answers(answer(1), 0, [1], [])  # type: ignore[arg-type]
+        native.functions.take_pull_answers(b"", position, [], [])
+
+
+WORDS, AREA = np.zeros(3 + 4, np.int64), np.full(4, 8, np.int64)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "rounds",
+    [[1], [(WORDS,)], [(WORDS[:2], AREA)], [(WORDS[:6], AREA)], [(WORDS, AREA[:0])], [(b"x" * 56, AREA)],
+     [(WORDS, AREA.view(np.uint8))], [(WORDS, AREA), (WORDS, None)]],
+)  # fmt: skip
+def test_what_is_no_round_is_refused(rounds: list[Any]) -> None:
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        native.functions.take_pull_answers(answer(1), 0, rounds, [])
+
+
+@needs_native
+@pytest.mark.parametrize("used", [-8, 0, 7, 33, 1 << 62])
+def test_nothing_is_placed_in_an_area_whose_head_is_wrong(used: int) -> None:
+    words, area = np.array([1, 0, 0, 64, -1, 0, 0], np.int64), np.array([used, 0, 0, 0], np.int64)
+    taken: list[Any] = []
+    assert native.functions.take_pull_answers(answer(1), 0, [(words, area)], taken) == len(answer(1))
+    assert len(taken) == 1 and area.tolist() == [used, 0, 0, 0] and words.tolist() == [1, 0, 1, 64, -2, 0, 0]
 
 
 def test_without_the_extension_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "LOADED", False)
-    assert assert_same(answer(1) + answer(2), {1, 2}, whole()) == []
+    assert assert_same(answer(1) + answer(2), {1, 2}, whole()) == {}

@@ -24,6 +24,7 @@ from rmq_store.protocol.errors import RemotingConnectError, RemotingError, Remot
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.calls import Call, Request
+from rmq_store.remoting.transport.pull_round import PullRound
 from rmq_store.remoting.transport.settings import ClusterSettings
 
 HOST = Host.parse("10.0.0.1:10911")
@@ -188,6 +189,16 @@ class FakeNet:
         for call, command in zip(calls, commands, strict=True):
             self.submit(address, command, timeout_ms).add_done_callback(partial(_hand_on, call))
         return calls
+
+    def submit_round(self, waiting: PullRound) -> PullRound:
+        """Each answer comes as a command, and leaves the round."""
+        waiting.start_at(1)
+        for opaque, pull in zip(waiting.opaques, waiting.pulls, strict=True):
+            command = waiting.template.request(*pull).command()
+            call = waiting.alone(opaque)
+            assert call is not None
+            self.submit(waiting.address, command, waiting.timeout_ms).add_done_callback(partial(_hand_on, call))
+        return waiting
 
     def call_oneway(self, address: str, command: RemotingCommand) -> None:
         self.call(address, command, 1)

@@ -11,7 +11,7 @@ from rmq_store.format.bytes import native
 from rmq_store.format.frames.frame_walk import WalkedFrames, dense_frames
 from rmq_store.protocol.errors import QueueHoleError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.remoting.cluster.pull_checks import check_dense
+from rmq_store.remoting.cluster.pulls.checks import check_dense
 
 from .fake_cluster import frame
 
@@ -79,11 +79,11 @@ def test_dense_frames_are_told_by_one_pass(monkeypatch: pytest.MonkeyPatch) -> N
 def test_places_that_do_not_fit_are_refused() -> None:
     places = np.zeros(4, np.int64)
     with pytest.raises(ValueError, match="a queue offset below 0"):
-        native.functions.walk_queue_frames(b"", 0, -1, places, places)
+        native.functions.walk_queue_frames(b"", places, 0, -1, places, places)
     with pytest.raises(ValueError, match="sizes: expected 4 items, got 3"):
-        native.functions.walk_queue_frames(b"", 0, 0, places, places[:3].copy())
+        native.functions.walk_queue_frames(b"", places, 0, 0, places, places[:3].copy())
     with pytest.raises(TypeError):
-        native.functions.walk_queue_frames(b"", 0, 0, places, np.zeros(4, np.int32))
+        native.functions.walk_queue_frames(b"", places, 0, 0, places, np.zeros(4, np.int32))
 
 
 def test_a_hole_between_two_answers_is_named() -> None:

@@ -29,6 +29,7 @@ from rmq_store.remoting.cluster import pulling
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pull_request import PullFilter, pull
 from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.cluster.pulls.lanes import Lane
 from rmq_store.remoting.transport.calls import Arrivals, Call
 
 from .conftest import Timer
@@ -147,7 +148,7 @@ def test_lanes_wait_while_answers_before_them_are_missing(net: FakeNet, timer: T
 
     def watched(reader: Any) -> None:
         original(reader)
-        sizes.append(sum(slot.parts_bytes for slot in reader._slots))
+        sizes.append(sum(lane.parts_bytes for lane in reader._lanes if isinstance(lane, Lane)))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pulling._RangeReader, "_open_lanes", watched)

@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -424,10 +425,10 @@ def test_a_defect_ends_one_connection_and_no_more(
         client.call(server.address, request(), 30_000)
     read = connection_module.Connection.read
 
-    def broken(self: connection_module.Connection, buffer: memoryview) -> object:
+    def broken(self: connection_module.Connection, *given: Any) -> object:
         if self.address == bad.address:
             raise ZeroDivisionError
-        return read(self, buffer)
+        return read(self, *given)
 
     monkeypatch.setattr(connection_module.Connection, "read", broken)
     with pytest.raises(RemotingError, match="a defect of the client: ZeroDivisionError"):

@@ -13,9 +13,11 @@ from rmq_store.format.bytes import native
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
+from rmq_store.protocol.wire.pull_answers import FrameArea
 from rmq_store.protocol.wire.signature import is_signed_with
 from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.client import _frame, _frames
+from rmq_store.remoting.transport.pull_round import PullRound
 from rmq_store.remoting.transport.secrets import Credentials
 from rmq_store.remoting.transport.template import RequestTemplate, TemplateRequest
 
@@ -81,15 +83,21 @@ def test_what_are_no_rows_is_left_to_python(rows: list[Any]) -> None:
     assert native.functions.request_frames((bytes(16 << 20), b""), [(1,)]) is None
 
 
-def test_the_calls_of_a_round_leave_as_one_piece_unless_they_are_signed_or_differ() -> None:
-    one, other = (RequestTemplate(RemotingCommand(11, {"topic": name}), VARYING) for name in ("Orders", "Others"))
-    calls = [call_of(one.request(offset, 32)) for offset in range(3)]
-    ((together, data),) = _frames(None, calls)
-    frames = b"".join(call.request.frame(77) for call in calls)  # type: ignore[union-attr]
-    assert together == calls and data == (frames,)
-    assert [each for each, _ in _frames(Credentials("ak", "sk", ""), calls)] == [[call] for call in calls]
-    mixed = [*calls, call_of(other.request(0, 1))]
-    assert [each for each, _ in _frames(None, mixed)] == [[call] for call in mixed]
+def test_the_pulls_of_a_round_leave_as_one_piece_signed_or_not() -> None:
+    template = RequestTemplate(RemotingCommand(11, {"topic": "Orders"}), VARYING)
+    pulls = [(offset, 32) for offset in range(3)]
+    sent_together = PullRound("broker:1", template, pulls, FrameArea(0), 1000, time.monotonic(), lambda _: None)
+    sent_together.start_at(77)
+    ((together, data),) = _frames(None, [sent_together])
+    frames = b"".join(template.request(*pull).frame(77 + number) for number, pull in enumerate(pulls))
+    assert together == [sent_together] and data == (frames,)
+    ((_, signed),) = _frames(Credentials("ak", "sk", ""), [sent_together])
+    assert not isinstance(signed, RemotingCommandError)
+    commands = FrameDecoder().feed(b"".join(signed))
+    assert [(command.opaque, command.ext_fields["queueOffset"]) for command in commands] == [
+        (77, "0"), (78, "1"), (79, "2")
+    ]  # fmt: skip
+    assert all(is_signed_with(command.ext_fields, b"", "sk") for command in commands)
 
 
 def test_a_template_that_is_too_large_makes_no_frame() -> None:

@@ -12,9 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from helpers.cluster.stub_server import StubServer, echo
+from helpers.cluster.stub_server import Handler, StubConnection, StubServer, echo
 from rmq_store.client import RemotingConnectError, RemotingError, UsageError
+from rmq_store.format.bytes import native
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
+from rmq_store.protocol.wire.pull_answers import FrameArea
+from rmq_store.remoting.transport.calls import Arrivals
+from rmq_store.remoting.transport.pull_reading import PullReading
+from rmq_store.remoting.transport.pull_round import PullRound
 from rmq_store.remoting.transport.settings import TlsSettings
+from rmq_store.remoting.transport.template import RequestTemplate
 
 from .conftest import Connect, Serve
 from .test_client import eventually, request
@@ -56,13 +63,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def serve_tls(serve: Serve, certificates: Path, *, client_certificates: bool = False) -> StubServer:
+def serve_tls(
+    serve: Serve, certificates: Path, *, client_certificates: bool = False, handler: Handler = echo
+) -> StubServer:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     if client_certificates:
         context.load_verify_locations(certificates / "ca.pem")
         context.verify_mode = ssl.CERT_REQUIRED
-    return serve(echo, tls=context)
+    return serve(handler, tls=context)
 
 
 def trusting(certificates: Path, **options: object) -> TlsSettings:
@@ -171,6 +180,31 @@ def test_files_that_cannot_be_used_are_named_at_the_start(
 ) -> None:
     with pytest.raises(UsageError, match=text):
         connect(tls=TlsSettings(**{name: str(certificates / file) for name, file in options.items()}))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+def test_rounds_of_pulls_are_read_through_tls_in_python(
+    serve: Serve, connect: Connect, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of the socket are records of TLS, which the extension cannot read."""
+    read_raw: list[object] = []
+    monkeypatch.setattr(PullReading, "receive", lambda *given: read_raw.append(given))
+
+    def found(_: StubConnection, command: RemotingCommand) -> RemotingCommand:
+        offset = int(command.ext_fields["queueOffset"])
+        fields = {"nextBeginOffset": f"{offset + 32}", "minOffset": "0", "maxOffset": "77", "suggestWhichBrokerId": "0"}
+        return response_to(command, 0, "FOUND", fields, b"%d" % offset)
+
+    server, client = serve_tls(serve, certificates, handler=found), connect(tls=trusting(certificates))
+    template = RequestTemplate(RemotingCommand(11, {"topic": "Orders"}), ("queueOffset", "maxMsgNums"))
+    arrivals, pulls = Arrivals(), [(offset, 32) for offset in range(20)]
+    waiting = PullRound(
+        server.address, template, pulls, FrameArea(1_000), 30_000, time.monotonic(), arrivals.notice
+    )
+    client.submit_round(waiting)
+    arrivals.wait(waiting)
+    frames = [waiting.answers.area.data[start:end].tobytes() for start, end in waiting.answers.places().tolist()]
+    assert frames == [b"%d" % offset for offset in range(20)] and not read_raw
 
 
 def test_a_tls_connection_that_is_lost_is_made_again(serve: Serve, connect: Connect, certificates: Path) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rmq_store.format.bytes.gather import gather_fields
 from rmq_store.format.frames.frame_check import HEADER
-from rmq_store.format.frames.frame_walk import WalkedFrames, dense_frames
+from rmq_store.format.frames.frame_walk import WalkedFrames, dense_frames, dense_pieces
 from rmq_store.protocol.errors import QueueHoleError, RemotingCommandError
 from rmq_store.protocol.messages import MessageQueue
 
@@ -37,6 +37,19 @@ def check_dense(frames: bytes, queue: MessageQueue, start: int, end: int) -> Wal
     first_missing = np.arange(start, start + len(present))
     row = int((present != first_missing).argmax())
     raise hole(queue, int(first_missing[row]), int(present[row]))
+
+
+def check_dense_pieces(
+    data: memoryview, pieces: Int64, queue: MessageQueue, start: int, end: int
+) -> WalkedFrames:
+    """As `check_dense`, over `pieces` of `data`, (n, 2) beginnings and ends; they are joined if something is wrong."""
+    dense = dense_pieces(data, pieces, queue.queue_id, start, end)
+    return dense or check_dense(joined(data, pieces), queue, start, end)
+
+
+def joined(data: memoryview, pieces: Int64) -> bytes:
+    """The bytes of `pieces`, (n, 2) beginnings and ends, one behind another."""
+    return b"".join([data[first:last] for first, last in pieces.tolist()])
 
 
 def cut_filtered(frames: bytes, queue: MessageQueue, start: int, end: int) -> bytes:
