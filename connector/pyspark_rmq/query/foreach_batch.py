@@ -49,7 +49,7 @@ def query_id(batch: DataFrame) -> str:
     """The id of the query to which a batch belongs, in a session of Spark Classic."""
     found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if found is None:
-        refuse("this Spark does not say to which streaming query a batch belongs; 4.2 or newer is needed")
+        refuse("this Spark does not say to which streaming query a batch belongs; 4.0 or newer is needed")
     return str(found)
 
 

@@ -1,0 +1,1 @@
+"""What a Spark needs that tells a source in Python less than the newest one does: `access.spark_api` knows which."""
