@@ -14,7 +14,6 @@ names and signatures, never for the number of a version: vendors patch theirs.
 from __future__ import annotations
 
 import inspect
-from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -108,7 +107,7 @@ except ImportError:
 
         min_rows: int
 
-    class SupportsTriggerAvailableNow(ABC):  # type: ignore[no-redef]
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """A source that is told of the trigger AvailableNow."""
 
 

@@ -1,7 +1,8 @@
 """`rmq checkpoint`: show the checkpoint of a stream, compare it with its store, write one that begins elsewhere, take a
 broker of its cluster out that never comes back, commit for its group what it has completed.
 
-`rmq` finds `PLUGIN` by the entry point `checkpoint` of the group `rmq.commands` (setup.py). Only `commit-group` needs Spark, and starts none.
+`rmq` finds `PLUGIN` by the entry point `checkpoint` of the group `rmq.commands` (setup.py). Only `commit-group` needs
+PySpark, and starts no Spark.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def checkpoint() -> None:
     """The checkpoint of a Spark stream: show it, compare it with its store, make a new one with other positions, take
     a broker out that never comes back, or commit for its group.
 
-    Spark is not needed, but by commit-group. A checkpoint must be a local directory: copy one from another file system first.
+    Spark is not needed. A checkpoint must be a local directory: copy one from another file system first.
     """
 
 
@@ -378,7 +379,8 @@ def commit_group(location: str, pairs: tuple[str, ...], as_json: bool, dry_run: 
         for end in ends:
             commit_position(end.position, end.options)
     if as_json:
-        write_json({"written": bool(ends) and not dry_run, "queues": [row for end in ends for row in group_end_json(end)]})
+        queues = [row for end in ends for row in group_end_json(end)]
+        write_json({"written": bool(ends) and not dry_run, "queues": queues})
 
 
 PLUGIN = Plugin("Consumers", checkpoint)

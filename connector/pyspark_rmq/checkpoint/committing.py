@@ -38,8 +38,8 @@ def group_ends(checkpoint: str, options: Mapping[str, str]) -> list[GroupEnd]:
 
 
 def commit_groups(checkpoint: str, options: Mapping[str, str] | None = None) -> list[str]:
-    """Commit for its group what a stream has completed, and return the groups. Call it behind a run with availableNow on
-    a Spark before 4.2. A newer Spark needs no such call.
+    """Commit for its group what a stream has completed, and return the groups. Call it behind a run with availableNow
+    on a Spark before 4.2. A newer Spark needs no such call.
 
     `checkpoint` is the local directory `checkpointLocation` of the query. Spark's log of commits in it says what is
     completed; a batch that Spark would repeat is not. `options` are those of the stream that are not in the

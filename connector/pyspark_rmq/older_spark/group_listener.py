@@ -18,6 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark_rmq.access.spark_api import TELLS_STARTS
 from pyspark_rmq.older_spark.group_commit import commit_position
 from pyspark_rmq.position.position import StreamPosition
+from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,4 +98,8 @@ def _position(text: str | None) -> StreamPosition | None:
         return None
     if not isinstance(found, dict) or not {"version", "store", "topics"} <= found.keys():
         return None
-    return StreamPosition.from_json(found)
+    try:
+        return StreamPosition.from_json(found)
+    except UsageError as error:
+        _log.warning("a position is not committed: %s", error)
+        return None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Self
 
+from pyspark_rmq.access.same_release import MadeBy
 from pyspark_rmq.position.position import refuse
 
 if TYPE_CHECKING:
@@ -85,7 +86,13 @@ def map_in_arrow(
     batch: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: StructType | str
 ) -> DataFrame:
     """`batch.mapInArrow` without a warning about pandas."""
+    made_by = MadeBy()
+
+    def run(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert made_by is not None  # it came here with the function, and was checked
+        return function(rows)
+
     with warnings.catch_warnings():
         # PySpark looks at pandas wherever it makes a function for Arrow; none of its data frames is on this way.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-        return batch.mapInArrow(function, schema)
+        return batch.mapInArrow(run, schema)

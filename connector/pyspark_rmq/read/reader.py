@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access.executor_check import SentToExecutors
+from pyspark_rmq.access.same_release import MadeBy
 from pyspark_rmq.access.queue_source import QueueSource
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.options import SourceOptions
@@ -30,6 +31,7 @@ class RmqReader(SentToExecutors, DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._made_by = MadeBy()
         self._lookup = options.lookup
         self._conditions: Sequence[Condition] = ()
         source_columns(schema)

@@ -37,6 +37,7 @@ from pyspark_rmq.access.queue_source import (
     Sizes,
     held,
 )
+from pyspark_rmq.access.same_release import MadeBy
 from pyspark_rmq.access.spark_api import (
     ReadAllAvailable,
     ReadLimit,
@@ -108,6 +109,7 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._made_by = MadeBy()
         source_columns(schema)
         self._store: _OpenStore | None = None
         self._initial: StreamPosition | None = None

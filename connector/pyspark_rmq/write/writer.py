@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access.executor_check import SentToExecutors
+from pyspark_rmq.access.same_release import MadeBy
 from pyspark_rmq.access.spark_api import DataSourceStreamArrowWriter
 from pyspark_rmq.options.options import NO_TABLES, SinkOptions
 from pyspark_rmq.position.position import refuse
@@ -28,6 +29,7 @@ class RmqWriter(SentToExecutors, DataSourceArrowWriter):
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
+        self._made_by = MadeBy()
         # Made on the driver; the tasks and the commit get copies of this object.
         self._unit = BatchWrite(uuid.uuid4().hex)
 
@@ -51,6 +53,7 @@ class RmqStreamWriter(SentToExecutors, DataSourceStreamArrowWriter):
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
+        self._made_by = MadeBy()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task of a micro-batch."""

@@ -88,8 +88,7 @@ class Query:
         before = len(self.checkpoint.sink)
         counts: list[int] = []
         try:
-            for number in self._batches(reader, trigger, kill, triggers):
-                counts.append(len(self.checkpoint.sink[number]))
+            counts.extend(len(self.checkpoint.sink[one]) for one in self._batches(reader, trigger, kill, triggers))
         except KilledError:
             pass
         finally:

@@ -144,7 +144,7 @@ def test_what_a_limit_does_with_available_now(
     path = make_store(Orders=300)
     one = query(untold, path, maxOffsetsPerTrigger=120)
     if untold == "4.1 with wrapper":
-        with pytest.raises(UsageError, match="maxOffsetsPerTrigger with availableNow.*triggerAvailableNowWrapper"):
+        with pytest.raises(UsageError, match=r"maxOffsetsPerTrigger with availableNow.*triggerAvailableNowWrapper"):
             one.run()
         assert not one.checkpoint.planned
         one.run("processingTime", triggers=2)
