@@ -2,6 +2,7 @@
 
 VENV := .venv
 PY := $(VENV)/bin/python
+BENCH_PY := $(PY)
 STAMP := $(VENV)/.installed
 CHECK_HOST := sh tools/check_host.sh
 # Three processes share the tests, on two processors too: many tests wait for other processes. Each starts a Spark of its own; one that
@@ -130,8 +131,9 @@ crash: java $(STAMP) ## break stores on purpose for up to an hour, and count wha
 soak: java $(STAMP) ## the same with the full figures: hours; goes on where `make crash` or itself stopped
 	@PYTHONPATH=tests $(PY) -m crash run --scale soak --teeth --jobs 2 $(CRASH_ARGS)
 
+# With BENCH_PY=build/spark-4.0/bin/python and BENCH_ARGS with the names of rows, those rows with another Spark.
 bench: java $(STAMP) ## measure store, source and sink, each beside its yardstick (docs/performance.md)
-	@PYTHONPATH=tests $(PY) -m bench run $(BENCH_ARGS)
+	@PYTHONPATH=tests $(BENCH_PY) -m bench run $(BENCH_ARGS)
 	@PYTHONPATH=tests $(PY) -m bench report
 
 bench-peers: java $(STAMP) ## the same beside the released RocketMQ and Kafka too (needs Maven)

@@ -9,8 +9,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access.executor_check import SentToExecutors
-from pyspark_rmq.access.same_release import MadeBy
 from pyspark_rmq.access.queue_source import QueueSource
+from pyspark_rmq.access.same_release import MadeBy
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
