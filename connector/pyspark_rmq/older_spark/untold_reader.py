@@ -73,10 +73,11 @@ class UntoldStreamReader(DataSourceStreamReader):
                 return self._answer
             if not self._has_asked_initial:
                 self._found_wrapper(None)
+            if self._is_wrapped:
                 return self._answer
-        if self._answer is not None and not self._is_wrapped:
             self._start = self._answer
-        assert self._start is not None  # Spark's answer to a first batch comes before its second question
+        elif self._answer is not None and not self._is_wrapped:
+            self._start = self._answer
         end = self._reader.latestOffset(self._start, self._reader.getDefaultReadLimit())
         self._answer = end if end is self._start else self._with_source(end)
         return self._answer

@@ -115,6 +115,18 @@ def test_a_query_that_looks_at_no_row_goes_on_too(
     assert committed(path) == 300
 
 
+def test_a_run_that_looks_at_no_row_ends_and_the_next_one_goes_on(
+    api: Api, make_store: Callable[..., Path], query: Make, committed: Committed
+) -> None:
+    path = make_store(Orders=50)
+    one = query(api, path)
+    one.reads_rows = False
+    for _ in range(3):
+        one.run()
+    assert one.checkpoint.rows == []
+    assert committed(path) == 50
+
+
 def test_queues_that_were_added_are_read_from_their_first_message(
     api: Api, make_store: Callable[..., Path], query: Make, committed: Committed
 ) -> None:
