@@ -79,11 +79,14 @@ def register(spark: SparkSession) -> None:
     Raises:
         ImportError: PySpark is missing or too old; 4.0 or newer is needed.
     """
-    from pyspark_rmq.older_spark.group_listener import listen
+    from pyspark_rmq.access.spark_api import TELLS_STARTS  # says what is missing
     from pyspark_rmq.source import DefaultSource
 
     spark.dataSource.register(DefaultSource)
     session: Any = spark
     if hasattr(session, "_jsparkSession"):  # Classic; PySpark has no public name for it
         session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
-    listen(spark)
+    if not TELLS_STARTS:
+        from pyspark_rmq.older_spark.group_listener import listen
+
+        listen(spark)
