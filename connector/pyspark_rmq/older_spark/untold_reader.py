@@ -15,6 +15,8 @@ What such a Spark calls in the planning process (MicroBatchExecution, PythonMicr
 So a batch starts at the end of the one before: where `partitions` ended. A batch whose rows nobody asks for (a
 `foreachBatch` that reads none) has no `partitions`: then `latestOffset` is asked again behind an answer that was new.
 In both cases the sink has completed that batch. The wrapper asks again without that, so there only `partitions` counts.
+A second question before any `partitions` may be the wrapper's, or follow a first batch whose rows nobody asked for: it
+is taken for the wrapper's, which commits nothing. At the third one the first batch is completed in both cases.
 
 The first `latestOffset` of a process is *blind*: nobody knows yet whether the query is a new one. It is answered as to
 a new query, and marked (`blind` in `pyspark_rmq.position.position`); nothing is committed.
@@ -52,31 +54,29 @@ class UntoldStreamReader(DataSourceStreamReader):
         self._start: dict[str, Any] | None = None
         # The last answer, if Spark has not asked for its partitions.
         self._answer: dict[str, Any] | None = None
-        self._has_asked_initial = False
-        self._is_wrapped = False
+        self._may_be_wrapped = False
 
     def initialOffset(self) -> dict[str, Any]:
         """As `RmqStreamReader.initialOffset`."""
-        self._has_asked_initial = True
         return self._reader.initialOffset()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         """Return the end of the next batch; as `RmqStreamReader.latestOffset`.
 
         Raises:
-            UsageError: the run has a limit, or reads a cluster, and Spark's wrapper of AvailableNow is on.
+            UsageError: the run has a limit, and Spark's wrapper of AvailableNow is on.
         """
         if self._start is None:
             if self._answer is None:
                 self._warn_of_limit()
                 self._answer = self._with_source(self._reader.latest_offset_blindly())
                 return self._answer
-            if not self._has_asked_initial:
-                self._found_wrapper(None)
-            if self._is_wrapped:
+            if not self._may_be_wrapped:
+                self._may_be_wrapped = True
+                self._refuse_limit()
                 return self._answer
             self._start = self._answer
-        elif self._answer is not None and not self._is_wrapped:
+        elif self._answer is not None and not self._may_be_wrapped:
             self._start = self._answer
         end = self._reader.latestOffset(self._start, self._reader.getDefaultReadLimit())
         self._answer = end if end is self._start else self._with_source(end)
@@ -86,14 +86,16 @@ class UntoldStreamReader(DataSourceStreamReader):
         """As `RmqStreamReader.partitions`. From a position to the same one (`setLatestSeenOffset`): none.
 
         Raises:
-            UsageError: as `latestOffset`.
+            UsageError: the run has a limit, or reads a cluster or a topic with closed queues, and the wrapper is on.
         """
         if start != end:
             parts = self._reader.partitions(start, end)
         else:
             parts = []
             if self._start is None and self._answer is not None:
-                self._found_wrapper(StreamPosition.from_json(end))
+                self._may_be_wrapped = True
+                self._refuse_limit()
+                self._refuse_restart(StreamPosition.from_json(end))
         self._start, self._answer = end, None
         return parts
 
@@ -121,18 +123,17 @@ class UntoldStreamReader(DataSourceStreamReader):
                 " and ".join(limits),
             )
 
-    def _found_wrapper(self, last: StreamPosition | None) -> None:
-        """Refuse what the wrapper would do wrongly. Spark has not written its log yet. `last`: where the query goes on;
-        None: it is a new one.
-        """
-        self._is_wrapped = True
+    def _refuse_limit(self) -> None:
+        """Refuse what the wrapper would do wrongly, before Spark writes its log: it ends with the answer it has."""
         limits = self._reader.limit_options
         if limits:
             refuse(
                 f"{' and '.join(limits)} with availableNow: this Spark would end the run after one capped batch. Leave "
                 f"the limit out, use processingTime, or set {_WRAPPER}=false to read one such batch a run"
             )
-        # A blind position has the start of a new query, and knows no queues that are closed.
-        if self._reader.reads_cluster or (last is not None and last.closed):
+
+    def _refuse_restart(self, last: StreamPosition) -> None:
+        """Refuse a query whose position has what its blind answer cannot have: `since`, `query`, closed queues."""
+        if self._reader.reads_cluster or last.closed:
             what = "a cluster" if self._reader.reads_cluster else "a topic with closed queues"
             refuse(f"availableNow of a query that reads {what} needs {_WRAPPER}=false on this Spark")

@@ -131,8 +131,12 @@ class Query:
             end = self._call(reader, "latestOffset", start, reader.getDefaultReadLimit())
             self._call(reader, "reportLatestOffset")
             return end
-        end = self._call(reader, "latestOffset")
-        return end if fetched is None else fetched
+        if fetched is None:
+            return self._call(reader, "latestOffset")
+        if not state.planned:
+            self._call(reader, "initialOffset")  # MicroBatchExecution.getStartOffset
+        self._call(reader, "latestOffset")  # for the query's progress
+        return fetched
 
     def _run_batch(self, reader: Any, number: int, kill: Kill | None) -> None:
         state = self.checkpoint
