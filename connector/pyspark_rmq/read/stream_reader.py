@@ -371,7 +371,7 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit a completed batch to the group; usually `latestOffset` has done so already."""
-        if self._member is not None:
+        if self._options.group is not None and self._options.commit_offsets:
             self._in_plan(lambda store: self._commit(store, StreamPosition.from_json(end)))
 
     def _commit(self, store: QueueSource, position: StreamPosition) -> None:

@@ -129,25 +129,20 @@ def test_a_run_that_looks_at_no_row_ends_and_the_next_one_goes_on(
 
 
 def test_queues_that_were_added_are_read_from_their_first_message(
-    api: Api, make_store: Callable[..., Path], query: Make, committed: Committed
+    api: Api, make_store: Callable[..., Path], add_messages: Callable[..., None], query: Make, committed: Committed
 ) -> None:
     """Also by a run whose first answer knows no start, and with `latest`, which is their end by then."""
     path = make_store(Orders=100)
     one = query(api, path, startingOffsets="latest")
+    one.options = {name: text for name, text in one.options.items() if name != "subscribe"}
+    one.options |= {"subscribePattern": "Orders.*"}
     one.run()
     with Store.open(path) as store:
-        store.create_topic("Orders", 6)
-        for number in range(100, 160):
-            store.append(_message(number), "Orders")
+        store.create_topic("OrdersAgain", 4)
+    add_messages(path, "OrdersAgain", 0, 60)
     read_all(one)
-    assert one.checkpoint.rows == sorted(f"Orders-{number}" for number in range(100, 160))
+    assert one.checkpoint.rows == sorted(f"OrdersAgain-{number}" for number in range(60))
     assert committed(path) == 160
-
-
-def _message(number: int):  # type: ignore[no-untyped-def]
-    import pyarrow as pa
-
-    return pa.record_batch({"body": pa.array([f"Orders-{number}".encode()])})
 
 
 def test_what_a_limit_does_with_available_now(

@@ -14,7 +14,7 @@ import pyspark_rmq
 from pyspark_rmq.checkpoint.command import checkpoint as command
 from pyspark_rmq.older_spark import group_listener
 from pyspark_rmq.older_spark.group_listener import GroupListener, listen
-from rmq_store import Store
+from rmq_store import Message, Store
 from rmq_store.errors import DataLossError, LeaseHeldError, UsageError
 
 from .micro_batches import Kill, Query
@@ -76,16 +76,10 @@ def test_offsets_that_are_further_stay(ran: Callable[..., Any], committed: Commi
     """Another consumer of the group went on."""
     path, one = ran()
     with Store.open(path) as store:
-        store.append(_more(), "Orders", queue_id=0)
+        store.send(Message("Orders", b"more", queue_id=0))
         store.commit_offsets("cg", {("Orders", 0): 26})
     pyspark_rmq.commit_groups(str(one.checkpoint.written(tmp_path / "checkpoint")))
     assert committed(path) == 101
-
-
-def _more() -> Any:
-    import pyarrow as pa
-
-    return pa.record_batch({"body": pa.array([b"more"])})
 
 
 def test_a_running_query_is_not_disturbed(
@@ -96,9 +90,11 @@ def test_a_running_query_is_not_disturbed(
     monkeypatch.setattr(group, "CLAIM_TIMEOUT_S", 0.3)
     path, one = ran()
     where = str(one.checkpoint.written(tmp_path / "checkpoint"))
-    with Store.open(path) as store, store.lease("cg", "Orders", "another"):
+    with Store.open(path) as store:
+        lease = store.lease("cg", "Orders", "another")
         with pytest.raises(LeaseHeldError, match="another"):
             pyspark_rmq.commit_groups(where)
+        lease.release()
     assert committed(path) == 0
 
 
