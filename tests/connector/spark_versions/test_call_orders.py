@@ -180,6 +180,20 @@ def test_a_first_answer_is_marked_and_the_next_ones_are_not(
     assert {str(position["source"]) for position in one.checkpoint.planned} == {str({"group": "cg", "path": str(path)})}
 
 
+def test_a_first_answer_commits_nothing_although_it_is_that_to_a_new_query(
+    untold: Api, make_store: Callable[..., Path], add_messages: Callable[..., None], query: Make, committed: Committed
+) -> None:
+    """A new query would begin at the end of the queues, and commit that."""
+    path = make_store(Orders=100)
+    one = query(untold, path, startingOffsets="latest")
+    one.run(kill="before the sink")
+    add_messages(path, "Orders", 100, 140)
+    one.run(kill="before the sink")
+    assert committed(path) in (0, 100)
+    read_all(one)
+    assert one.checkpoint.rows == sorted(f"Orders-{number}" for number in range(100, 140))
+
+
 def test_a_query_moves_to_a_newer_spark_and_back(
     make_store: Callable[..., Path], add_messages: Callable[..., None], query: Make, committed: Committed,
     monkeypatch: pytest.MonkeyPatch,
