@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pyspark_rmq.access.executor_check import SentToExecutors
 from pyspark_rmq.position.position import StreamPosition, refuse
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _log = logging.getLogger(__name__)
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
-class UntoldStreamReader(DataSourceStreamReader):
+class UntoldStreamReader(SentToExecutors, DataSourceStreamReader):
     """Remembers what Spark does not tell. `reader` gets each call with the start and the limit of its own options.
     `source` is for `StreamPosition.source`.
     """
