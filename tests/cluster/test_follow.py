@@ -13,6 +13,7 @@ import pytest
 from helpers.cluster import requests
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.fixtures import require_released
+from helpers.cluster.followed.equality import same_files, same_queues
 from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.waiting import until
 from helpers.cluster.witness import Witness
@@ -82,25 +83,6 @@ class Following:
             raise self.error
 
 
-def same_files(own: Path, other: Path, start: int, end: int) -> None:
-    """The log in [start, end) of two stores, byte for byte."""
-    for base in range(start, end, SEGMENT_BYTES):
-        name = f"commitlog/{base:020d}"
-        count = min(end - base, SEGMENT_BYTES)
-        with (own / name).open("rb") as first, (other / name).open("rb") as second:
-            assert first.read(count) == second.read(count), name
-
-
-def same_queues(own: Path, other: Path) -> int:
-    """The files of all queues of two stores, byte for byte; returns how many entries they have."""
-    found = {path.relative_to(own): path.read_bytes() for path in own.glob("consumequeue/*/*/*")}
-    wanted = {path.relative_to(other): path.read_bytes() for path in other.glob("consumequeue/*/*/*")}
-    assert {name: data for name, data in found.items() if any(data)} == {
-        name: data for name, data in wanted.items() if any(data)
-    }
-    return sum(data[at + 8 : at + 12] != bytes(4) for data in found.values() for at in range(0, len(data), 20))
-
-
 def write_all_kinds(cluster: RocketmqCluster, topic: str, rounds: int) -> None:
     """Java's client and ours send: single messages, batches, compressed and delayed ones, and halves."""
     config = ProducerConfig(compress_msg_body_over_howmuch=1000, send_msg_timeout=30_000)
@@ -128,7 +110,7 @@ def test_a_replica_has_the_bytes_and_the_entries_of_its_master(
     write_all_kinds(cluster, topic, 20)
     first = once(root, cluster)
     assert first.behind_bytes == 0
-    same_files(root, master_store, 0, first.end)
+    same_files(root, master_store, 0, first.end, SEGMENT_BYTES)
     with Following(root, cluster) as following:
         write_all_kinds(cluster, topic, 120)
         time.sleep(2)  # delayed messages become due
@@ -146,13 +128,13 @@ def test_a_replica_has_the_bytes_and_the_entries_of_its_master(
         for key in ("k1", "k17", "b3"):
             found = requests.records(bytes(requests.query(broker, topic, key).body))
             assert len(replica.query.by_key(topic, key)) == len(list(found)) > 0
-    same_files(root, master_store, 0, end)
+    same_files(root, master_store, 0, end, SEGMENT_BYTES)
     with master_of(cluster) as master:
         assert master.log_end() == end, "the cluster is not quiet"
     assert same_queues(root, master_store) > 5000
     slave = cluster.broker("broker-a", 1).directory / "store"
     cluster.await_replicated(topic)
-    same_files(root, slave, 0, end)
+    same_files(root, slave, 0, end, SEGMENT_BYTES)
     report = verify_store(root)
     assert report.status == "clean", report.problems
 
@@ -201,7 +183,7 @@ def test_a_master_that_is_killed_and_comes_back_is_followed_on(
             following.caught_up(master.log_end())
     with Store.open(root, read_only=True) as replica:
         assert replica.queue_range(topic, 0).max_offset >= 501
-    same_files(root, cluster.broker().directory / "store", 0, following.follower.progress.end)
+    same_files(root, cluster.broker().directory / "store", 0, following.follower.progress.end, SEGMENT_BYTES)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -55,6 +55,10 @@ class Points:
         self.stage = ""
         self.counts: Counter[str] = Counter()
 
+    def aim(self, target: str, occurrence: int = 0) -> None:
+        """Let the process die at this point from now on."""
+        self._target, self._left = target, occurrence + 1
+
     def __call__(self, operation: str, path: str) -> None:
         self._come_by(f"{self.stage}: {operation} {kind_of(path, self._root)}")
         if operation == "write":

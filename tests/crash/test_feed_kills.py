@@ -61,7 +61,7 @@ class Life:
             commit_unit(master, 1, 230)
             fill(master, 20)
             self.log = log_bytes(master._log, *master.log_range())
-            self.boundaries, self.entries = _boundaries(master)
+            self.boundaries, self.entries = boundaries(master)
             self.wanted = views_of(master.path)
         self.master = FakeMaster(
             {21: topics("Orders"), 201: groups("g"), 43: offsets(g={0: 40, 1: 40}), 45: b'{"offsetTable":{}}'},
@@ -89,7 +89,7 @@ class Life:
                 feed.publish()
                 if not feed.holds_back:
                     points.stage = "metadata"
-                    copy.read()
+                    copy.take(copy.ask())
                     copy.write_offsets(store.log_range()[1])
                     points.stage = "progress"
                     save_progress(store._log)
@@ -128,6 +128,7 @@ class Life:
         self._look(point)
         with Store.open(self.root, read_only=True) as replica:
             assert replica.log_range() == (0, len(self.log)), point
+            assert not replica._log.segments.data_beyond(len(self.log)), f"{point}: bytes behind the end"
         assert views_of(self.root) == self.wanted, point
         report = verify_store(self.root)
         assert report.status == "clean", (point, report.problems)
@@ -147,7 +148,7 @@ class Life:
                 assert offset <= replica.queue_range(topic, queue_id)[1], f"{point}: an offset ahead of the log"
 
 
-def _boundaries(master: Store) -> tuple[set[int], list[tuple[int, int]]]:
+def boundaries(master: Store) -> tuple[set[int], list[tuple[int, int]]]:
     """Where a replica's log may end; and of each message of Orders its queue and its end."""
     ends, entries, inside = {0}, [], False
     for stretch in scan.walk(master._log, *master.log_range()):

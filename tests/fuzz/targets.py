@@ -24,6 +24,7 @@ import pyarrow as pa
 
 import rmq_store
 from fuzz.server_target import run_server, server_seeds
+from fuzz.transfer_target import TransferFuzz, transfer_seeds
 from pyspark_rmq.position.position import StreamPosition, parse_assign, parse_offsets, parse_timestamps
 from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.metadata.groups import GroupTable
@@ -625,6 +626,17 @@ def spark_seeds() -> list[bytes]:
     return [b'\0{"T":{"0":23,"1":-2}}', b"\0latest", b'\1{"T":{"0":1700000000000}}', b'\2{"T":[0,1]}', b"\3" + position]
 
 
+@functools.lru_cache(maxsize=2)
+def _transfer_fuzz(process: int) -> TransferFuzz:
+    """A forked child has no right to its parent's replica."""
+    return TransferFuzz(scratch() / "transfers")
+
+
+def run_transfers(data: bytes) -> None:
+    if data:
+        _transfer_fuzz(os.getpid()).execute(data)
+
+
 TARGETS = tuple(
     Target(*fields)
     for fields in (
@@ -647,6 +659,7 @@ TARGETS = tuple(
         ("pull_answers", pull_answer_seeds, run_pull_answers),
         ("java_json", java_json_seeds, run_java_json),
         ("server", server_seeds, run_server),
+        ("transfers", lambda: transfer_seeds(scratch() / "transfers"), run_transfers),
         ("receipt_handle", lambda: [b"5 1700000000000 60000 1 0 broker-a 3 5 1234"], run_receipt_handle),
         ("sql92", lambda: [b"a BETWEEN 1 AND 9 OR b IN ('x', 'y') AND NOT (c IS NULL)", b"-(+3.5e2) < a"], run_sql92),
         ("spark_offsets", spark_seeds, run_spark_offsets),

@@ -178,11 +178,12 @@ class Feed:
                 raise self._no_record(f"a blank of {size} bytes where {left} are left in the segment")
             self._blank_end = self._waits_at + size
             return True
-        is_torn = waits < size and magic in _MESSAGE_MAGICS
-        if not is_torn or not FRAME_BYTES_MIN <= size <= min(left - BLANK_BYTES_MIN, FRAME_BYTES_MAX):
-            check = check_frame(self._view, self._low, stop, expect_offset=self._waits_at, check_crc=True)
-            raise self._no_record(check.reason or f"a record of {size} bytes where {left} are left in the segment")
-        return False
+        if waits < size and magic in _MESSAGE_MAGICS and size >= FRAME_BYTES_MIN:
+            if size > (most := min(left - BLANK_BYTES_MIN, FRAME_BYTES_MAX)):
+                raise self._no_record(f"a record of {size} bytes where {most} are possible")
+            return False
+        check = check_frame(self._view, self._low, stop, expect_offset=self._waits_at, check_crc=True)
+        raise self._no_record(check.reason or f"a record of {size} bytes where {left} are left in the segment")
 
     def _store_blank(self) -> None:
         """Store those bytes of the blank that have come."""

@@ -25,7 +25,7 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import MasterTransferError, ReplicaDivergedError, UsageError
 from rmq_store.format.text.names import CONFIG_DIRECTORY
 from rmq_store.lazy.dataclasses import dataclass
-from rmq_store.log.append.flush import flush
+from rmq_store.log.append.flush import flush_and_vouch
 from rmq_store.log.feeder_state import FeederState, write_state
 from rmq_store.log.replica_role import Feeder, ReplicaRole
 from rmq_store.protocol.answers import tells_nothing
@@ -129,6 +129,7 @@ class Follower:
         self._settled = SettledEnd()
         self._target: int | None = None
         self._chores_at = 0.0
+        self._vouched_end = 0
         self._once = False
         self.progress = Progress()
 
@@ -275,7 +276,7 @@ class Follower:
         feed.publish()
         self._settled.note(log.writing_page.appended_end)
         if self._as_slave:
-            flush(log)
+            self._vouched_end = flush_and_vouch(log)
         self._progress(messages=feed.messages - self._fed)
         self._fed = feed.messages
         if self._metadata is not None and not feed.holds_back:
@@ -309,8 +310,8 @@ class Follower:
         if made_of is None or not self._feeder.feeds(self._root):
             self._feeder.take()
         new = None if made_of is None else (made_of[0], made_of[1].config)
-        self._store = open_replica(self._root, self._feeder, new)
-        self._metadata = MetadataCopy(self._root, self._master)
+        self._store = store = open_replica(self._root, self._feeder, new)
+        self._metadata = MetadataCopy(self._root, self._master, flush_log=lambda: flush_and_vouch(store._log))
         self._questions = Questions(self._metadata)
         if self._settings:
             self._store.retention.configure(**self._settings)
@@ -332,7 +333,7 @@ class Follower:
         return self._store
 
     def _durable_end(self) -> int:
-        return self._opened()._log.writing_page.flushed_end
+        return self._vouched_end
 
     def _refuse_other(self, settings: MasterSettings) -> None:
         store = self._opened()

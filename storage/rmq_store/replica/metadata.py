@@ -131,11 +131,22 @@ class _Questioned:
 class MetadataCopy:
     """The metadata of the replica at `root`, of which only its feeder changes anything. Another thread may `ask` while
     this one feeds; all else belongs to one thread.
+
+    `flush_log` puts the log on disk, before offsets are that lie below its end: a power cut takes no message of a group
+    that has committed it. So a later boot must know that the log is on disk (`flush_and_vouch`).
     """
 
-    def __init__(self, root: Path, master: Master, *, clock: Callable[[], int] = system_clock) -> None:
+    def __init__(
+        self,
+        root: Path,
+        master: Master,
+        *,
+        flush_log: Callable[[], object] = lambda: None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
         self._root = root
         self._master = master
+        self._flush_log = flush_log
         self._clock = clock
         self._waiting: _Waiting | None = None
         self.written_end: int | None = None
@@ -181,6 +192,7 @@ class MetadataCopy:
         waiting = self._waiting
         if waiting is None or log_end < waiting.log_end:
             return False
+        self._flush_log()
         offsets = waiting.offsets
         if offsets.consumer is not None:
             self._write_consumer_offsets(offsets.consumer, waiting.style)

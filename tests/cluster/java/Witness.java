@@ -19,6 +19,8 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
@@ -397,10 +399,10 @@ public final class Witness {
                     SendResult result = producer.send(new Message(topic, body));
                     acknowledged.add(number);
                     brokers.merge(result.getMessageQueue().getBrokerName() + " " + result.getSendStatus(), 1, Integer::sum);
-                    Thread.sleep(everyMs);
                 } catch (Exception failure) {
                     failed.add(number + ": " + failure);
                 }
+                LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(everyMs));
             }
         }
 

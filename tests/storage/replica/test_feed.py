@@ -182,6 +182,49 @@ def test_bytes_that_are_no_record_are_refused_and_nothing_of_them_is_stored(
         Feed(replica._log, first, "broker-a").take(first + 1, memoryview(b"x"))
 
 
+@pytest.mark.parametrize("back", [1, 700, 10**6])
+def test_a_master_whose_offsets_go_backwards_is_refused(master: Store, replica: Store, back: int) -> None:
+    fill(master, 5)
+    data = master_log(master)
+    feed = Feed(replica._log, 0, "broker-a")
+    taken(feed, data, 1 << 20)
+    with pytest.raises(MasterTransferError, match=f"sent bytes from {len(data) - back} on where {len(data)} come next"):
+        feed.take(len(data) - back, memoryview(data))
+    feed.abort()
+    assert replica.log_range() == (0, len(data))
+
+
+@pytest.mark.parametrize("cut", [1 << 20, 1])
+def test_a_whole_record_at_another_place_than_it_says_is_refused(master: Store, replica: Store, cut: int) -> None:
+    fill(master, 3)
+    data, again = master_log(master), first_record(master)
+    feed = Feed(replica._log, 0, "broker-a")
+    with pytest.raises(MasterTransferError, match=f"no record at {len(data)}: .*physical offset"):
+        taken(feed, data + again, cut)
+    feed.abort()
+    assert replica.log_range() == (0, len(data))
+    assert not replica._log.segments.data_beyond(len(data))
+
+
+def test_a_record_that_never_ends_is_refused_by_its_size_before_its_bytes_are_kept(
+    master: Store, replica: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "FRAME_BYTES_MAX", 20_000)
+    monkeypatch.setattr(feed_module, "BUFFER_BYTES", 4096)
+    fill(master, 1)
+    start = first_record(master)[:12]
+    feed = Feed(replica._log, 0, "broker-a")
+    with pytest.raises(MasterTransferError, match="a record of 20001 bytes where 20000 are possible"):
+        taken(feed, spoiled(start, 0, (20_001).to_bytes(4, "big")), 4)
+    feed.abort()
+    feed = Feed(replica._log, 0, "broker-a")
+    taken(feed, spoiled(start, 0, (20_000).to_bytes(4, "big")) + bytes(19_000), 1000)
+    assert feed.waits
+    assert len(feed._buffer) <= 2 * 20_000
+    feed.abort()
+    assert replica.log_range() == (0, 0)
+
+
 def test_a_topic_that_no_broker_accepts_becomes_no_file(master: Store, replica: Store) -> None:
     fill(master, 1)
     data = master_log(master)

@@ -392,6 +392,35 @@ def test_half_a_unit_at_the_end_of_the_master_waits_and_blocks_nobody(
         following.until(lambda progress: progress.end == whole[1])
 
 
+def test_offsets_are_written_behind_the_log_that_they_lie_in(tmp_path: Path, master: Store, ha: HAMaster) -> None:
+    fill(master, 30)
+    asked = FollowedMaster.of(ha, replace(CONFIG, flush_interval_commit_log=10**9))
+    with Following(tmp_path / "replica", ha, master=asked) as following:
+        follower = following.follower
+        following.until(lambda progress: follower._metadata is not None and follower._metadata.written_end is not None)
+        assert follower._opened()._log.writing_page.flushed_end >= follower._metadata.written_end > 0
+
+
+def test_a_master_that_sends_half_a_unit_and_falls_silent_blocks_neither_readers_nor_a_stop(
+    tmp_path: Path, master: Store, ha: HAMaster
+) -> None:
+    fill(master, 5)
+    before = master.log_range()[1]
+    commit_unit(master, 1, 40)
+    half = (before + master.log_range()[1]) // 2
+    ha.spoil = lambda offset, data: data[: 12 + half] if offset <= 1 else b""
+    root = tmp_path / "replica"
+    with Following(root, ha) as following:
+        following.until(lambda progress: progress.received_bytes >= half - 1 and progress.end == before)
+        for _ in range(2):  # one that has just come, each time
+            with Store.open(root, read_only=True) as reader:
+                assert reader.log_range()[1] == before
+                assert sum(high for _, high in reader.queue_ranges("Orders").values()) == 5
+    with Store.open(root, read_only=True) as reader:
+        assert reader.log_range()[1] == before
+        assert not reader._log.segments.data_beyond(before)
+
+
 def test_a_log_that_ends_inside_a_record_is_never_waited_for_without_end(
     tmp_path: Path, master: Store, ha: HAMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from rmq_store.errors import (
 from rmq_store.files import durable
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
 
+BEING_MADE: Final = "a store that is being made, or whose maker died: nothing tells how its files are cut; try again"
 _NOT_EMPTY: Final = "not an empty directory, and no store: create one in a directory of its own"
 
 
@@ -48,6 +49,14 @@ def is_ours(root: Path) -> bool:
     """True if the last writer of the store was this engine: a broker writes another text to `lock` at every start."""
     try:
         return durable.read_limited(root / "lock", 4096).startswith(OUR_LOCK_TEXT)
+    except FileNotFoundError:
+        return False
+
+
+def has_been_written(root: Path) -> bool:
+    """True if a process has begun to write the log of the store: each, also a broker, writes a text to `lock` first."""
+    try:
+        return (root / "lock").stat().st_size > 0
     except FileNotFoundError:
         return False
 

@@ -24,7 +24,7 @@ from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.store_log import log_of
 from rmq_store.broker.metadata.topics import topics_with_batch_queues
 from rmq_store.broker.store.describe import broker_name, describe, describe_first
-from rmq_store.broker.store.directory import is_ours, is_store, make_root, why_no_store
+from rmq_store.broker.store.directory import BEING_MADE, has_been_written, is_ours, is_store, make_root, why_no_store
 from rmq_store.broker.store.parts import StoreParts
 from rmq_store.broker.store.settings import described_before, settings_that_hold
 from rmq_store.clock import store_clock
@@ -87,12 +87,15 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
     settings = settings_that_hold(root, known, request.config, damage, ours=ours, paths=paths)
     clock = request.clock or store_clock(root)
     log = log_of(root, settings, writable=not request.read_only, index=not damage, clock=clock, paths=paths)
+    log.is_replica = (known.replica if known is not None else request.role) is not None
     recovery = None
     is_open = False
     try:
         if known is None and request.role is not None and log.segments.bases():
             raise UsageError(f"{root}: a broker's store, no replica: nothing is fed into it; name another directory")
         if request.read_only:
+            if known is None and not (paths or log.segments.bases() or has_been_written(root)):
+                raise NotAStoreError(str(root), BEING_MADE)
             _prepare_reading(log)
         log.index_damage = damage[0] if damage and settings.message_index_enable else None
         if log.index_damage is not None and not request.read_only:

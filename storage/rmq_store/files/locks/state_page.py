@@ -174,6 +174,10 @@ class StatePage:
         """True if `belongs_here`, in this boot: then every word is true as long as no broker wrote since."""
         return self.belongs_here() and bool((self._words[1:3] == self._boot).all())
 
+    def names_this_boot(self) -> bool:
+        """True if a process of this boot has published the page, also if another one has retracted it since."""
+        return bool((self._words[1:3] == self._boot).all())
+
     def is_of_another_boot(self) -> bool:
         """True if `belongs_here` and the machine was restarted since the last writer, while no flush had failed or was
         running. The content of the files was then read from the disk.

@@ -96,6 +96,8 @@ class CommitLog:
         self.own_next: dict[tuple[str, int], int] = {}
         """Where queues went on then. These two change under the append lock, together."""
         self.accepted_damage = AcceptedDamage()
+        self.is_replica = False
+        """What is lost of the log comes again from its master. Set by whoever opens it."""
         self.crc_from: int | None = None
         """From here on a record must have a CRC property to count as whole. Set by whoever judges the log."""
         self.progress = Progress(self.own / "progress")

@@ -34,7 +34,13 @@ from rmq_store.log.integrity.walk_over_damage import DamageWalk
 from rmq_store.log.recovery.damage import plausible_durable_point
 from rmq_store.log.recovery.rebuild import is_begun
 from rmq_store.log.recovery.rebuilt_queues import RebuiltViews, Spool
-from rmq_store.log.recovery.starting_point import StartingPoint, Trust, log_is_ours, starting_point
+from rmq_store.log.recovery.starting_point import (
+    StartingPoint,
+    Trust,
+    log_is_ours,
+    refetched_from,
+    starting_point,
+)
 from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
@@ -200,7 +206,7 @@ def _scan(log: CommitLog) -> ReadOnlyEnd:
             _LOG.warning("%s: its log has no file, though its queues have entries: is a disk not mounted?", log.root)
         return _walk(log, start, missing={})
     # Of this boot: what lies above its end is an append that the next writer takes back.
-    limit = page.appended_end if page is not None and page.counts() else None
+    limit = page.appended_end if page is not None and page.counts() else refetched_from(log, page, start)
     return _walk(log, replace(start, durable_point=plausible_durable_point(log, start, page)), limit, missing={})
 
 

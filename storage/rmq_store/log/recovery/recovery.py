@@ -42,7 +42,13 @@ from rmq_store.log.recovery.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.recovery.rebuild import Rebuild, begin_rebuild, end_rebuild, go_on, is_begun
 from rmq_store.log.recovery.recovery_table import Action, Follows, decide
 from rmq_store.log.recovery.rewrite_files import renew
-from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, starting_point
+from rmq_store.log.recovery.starting_point import (
+    OUR_LOCK_TEXT,
+    StartingPoint,
+    Trust,
+    refetched_from,
+    starting_point,
+)
 from rmq_store.log.views.hash_index import EMPTY, IndexState
 from rmq_store.log.views.views import QueueKey
 
@@ -112,6 +118,7 @@ def recover(log: CommitLog, begin: Callable[[], None], options: RecoveryOptions 
         trust = Trust.BROKER_UNCLEAN if start.foreign else Trust.COPY
         start = replace(start, trust=trust, offset=log.start(), record=None)
     accepted = _judge(log, start, options, cut_as_java=not interrupted)
+    limit = refetched_from(log, page, start)
     in_doubt = page.is_doubtful and (log.root / "abort").exists()
     on_disk = page.is_of_another_boot()
     begin()
@@ -144,13 +151,13 @@ def recover(log: CommitLog, begin: Callable[[], None], options: RecoveryOptions 
         begin_rebuild(log.root, _known_committed(options), copies)
         _remove_queues(log)
     try:
-        return _scan_and_repair(log, start, options, on_disk=on_disk)
+        return _scan_and_repair(log, start, options, limit, on_disk=on_disk)
     except CorruptQueueError as error:
         _LOG.warning("%s: entries of %s-%d are damaged: all are taken from the log", log.root, *error.key)
         start = replace(start, trust=Trust.COPY, offset=log.start(), record=None)
         _remember(log, _judge(log, start, options))
         _distrust_views(log, start)
-        return _scan_and_repair(log, start, options, on_disk=on_disk)
+        return _scan_and_repair(log, start, options, limit, on_disk=on_disk)
 
 
 def _distrust_views(log: CommitLog, start: StartingPoint) -> None:
@@ -240,9 +247,11 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
 
 
 def _scan_and_repair(
-    log: CommitLog, start: StartingPoint, options: RecoveryOptions, *, on_disk: bool
+    log: CommitLog, start: StartingPoint, options: RecoveryOptions, limit: int | None, *, on_disk: bool
 ) -> RecoveryReport:
-    """`on_disk`: the bytes of the log come from there, and need not be written again."""
+    """`limit`: records behind it do not count. `on_disk`: the bytes of the log come from there, and need not be written
+    again.
+    """
     first, index_from, index_state = _prepare_index(log, start)
     end, records = first, 0
     files_end = max(log.segments.bases(), default=0) + log.segments.size_bytes
@@ -252,7 +261,7 @@ def _scan_and_repair(
     with Dispatch(log, index_from, believes_views=start.trust is Trust.OWN) as dispatch:
         if index_state is not None:
             dispatch.restore_index(index_state)
-        for stretch in scan.walk(log, first):
+        for stretch in scan.walk(log, first, limit):
             for piece, columns, opened in units.split(log, stretch):
                 if opened is not None:
                     before_unit = last_record, timestamp

@@ -73,6 +73,20 @@ class StartingPoint:
         return self.durable_point if self.vouched else None
 
 
+def refetched_from(log: CommitLog, page: StatePage | None, start: StartingPoint) -> int | None:
+    """Where the log of a replica ends after a power cut, whatever follows; None: where its last sound record ends.
+
+    Bytes that were never flushed may be others than the master's, and look sound: a body has a CRC, and a header of a
+    broker's record has none. They come again from the master, so nobody is shown what is left of them. Within a boot
+    nothing is lost, and readers may have read these bytes: they stay.
+    """
+    if not log.is_replica or start.foreign or start.copied or not start.vouched:
+        return None
+    if start.trust is Trust.CLEAN or (page is not None and page.names_this_boot()):
+        return None
+    return max(start.offset, start.durable_point)
+
+
 def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
     """Decide without writing anything. `page` is None if the store has no state page."""
     known = log.progress.load()
