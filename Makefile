@@ -2,6 +2,7 @@
 
 VENV := .venv
 PY := $(VENV)/bin/python
+BENCH_PY := $(PY)
 STAMP := $(VENV)/.installed
 CHECK_HOST := sh tools/check_host.sh
 # Three processes share the tests, on two processors too: many tests wait for other processes. Each starts a Spark of its own; one that
@@ -10,20 +11,22 @@ IN_PARALLEL := -n 3 --dist worksteal
 # Container images often forbid bytecode. Then each of the thousands of Python processes that tests start compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 # Without Maven, released servers, or hours.
-IN_ANY_CLONE := not slow and not compat and not compat_stores and not cluster and not harness and not interop
+IN_ANY_CLONE := not slow and not spark_versions and not compat and not compat_stores and not cluster and not harness and not interop
 # All tests of these markers are there (tests/test_markers.py); to collect the others would take half a minute.
 COMPAT := tests/compat
 CLUSTER := tests/cluster
 INTEROP := tests/interop
 # None of their tests runs in any clone: three processes need not import them.
 ELSEWHERE := $(addprefix --ignore=,$(COMPAT) $(CLUSTER) $(INTEROP))
+SPARK_VERSIONS := 4.0 4.1 4.2 4.3
+SPARK_TESTS := tests/connector/spark_versions
 KAFKA_VERSIONS := 2.8.2 3.6.2 3.9.1 4.3.0
 KAFKA_TESTS := tests/storage/bridge tests/storage/cli tests/test_kafka_server.py
 HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow deploy compat compat-stores cluster cluster-short harness harness-short kafka kafka-versions crash soak bench bench-peers lint types check clean seeded-faults
+.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow deploy compat compat-stores cluster cluster-short harness harness-short kafka kafka-versions spark-versions spark-versions-short crash soak bench bench-peers lint types check clean seeded-faults
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +109,19 @@ kafka-versions: java $(STAMP) ## test all that meets a Kafka with 2.8, 3.6, 3.9 
 	        -m "kafka_versions and not harness" -o timeout=300 $(KAFKA_TESTS) $(PYTEST_ARGS) || exit 1; \
 	done
 
+# Each has a Spark of its own beside the packages of .venv.
+build/spark-%/.installed: $(STAMP) tools/spark_version.sh
+	@sh tools/spark_version.sh $* $(PY)
+
+spark-versions: java $(foreach version,$(SPARK_VERSIONS),build/spark-$(version)/.installed) ## test each feature with the newest Spark 4.0, 4.1, 4.2 and 4.3 (an hour; 500 MB for each)
+	@for version in $(SPARK_VERSIONS); do \
+	    echo "Spark $$version"; \
+	    build/spark-$$version/bin/python -m pytest -m "spark_versions or not spark" $(SPARK_TESTS) $(PYTEST_ARGS) || exit 1; \
+	done
+
+spark-versions-short: java build/spark-4.0/.installed ## batch, stream, kill and repeat with Spark 4.0; part of CI
+	@build/spark-4.0/bin/python -m pytest -m "spark_versions and not slow" $(SPARK_TESTS) $(PYTEST_ARGS)
+
 seeded-faults: spark-classes ## put a fault in for each row of docs/guarantees.md: a test must notice (half an hour)
 	@PYTHONPATH=tests $(PY) -m seeded
 
@@ -115,8 +131,9 @@ crash: java $(STAMP) ## break stores on purpose for up to an hour, and count wha
 soak: java $(STAMP) ## the same with the full figures: hours; goes on where `make crash` or itself stopped
 	@PYTHONPATH=tests $(PY) -m crash run --scale soak --teeth --jobs 2 $(CRASH_ARGS)
 
+# With BENCH_PY=build/spark-4.0/bin/python and BENCH_ARGS with the names of rows, those rows with another Spark.
 bench: java $(STAMP) ## measure store, source and sink, each beside its yardstick (docs/performance.md)
-	@PYTHONPATH=tests $(PY) -m bench run $(BENCH_ARGS)
+	@PYTHONPATH=tests $(BENCH_PY) -m bench run $(BENCH_ARGS)
 	@PYTHONPATH=tests $(PY) -m bench report
 
 bench-peers: java $(STAMP) ## the same beside the released RocketMQ and Kafka too (needs Maven)
@@ -129,7 +146,7 @@ lint: $(STAMP) ## ruff: style and banned calls
 types: $(STAMP) ## mypy --strict over both packages
 	@$(PY) -m mypy
 
-check: ## what CI runs: lint, types, compat, harness-short, cluster-short, test-long, test
+check: ## what CI runs: lint, types, compat, harness-short, cluster-short, spark-versions-short, test-long, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached

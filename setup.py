@@ -34,7 +34,7 @@ NOTEBOOK = ["ipykernel>=6.29", "matplotlib>=3.8", "nbclient>=0.10"]
 
 EXTRAS = {
     # PySpark itself does not ask for pandas; its mapInArrow, on which `consume` stands, does.
-    "spark": ["pyspark>=4.2", "pandas>=2.2"],
+    "spark": ["pyspark>=4.0", "pandas>=2.2"],
     "grpc": GRPC,
     "kafka": KAFKA,
     # The driver is the user's choice: SQLite's comes with Python.

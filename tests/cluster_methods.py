@@ -85,6 +85,8 @@ METHODS: Final[dict[str, str]] = {
     "pyspark_rmq.FloodBreaker": _SAME,
     "pyspark_rmq.SparkIdempotency": "differs: waits between tries count as with the default delay levels, whatever "
     "the brokers have configured",
+    "pyspark_rmq.GroupListener": _SAME,
+    "pyspark_rmq.commit_groups": _SAME,
     "pyspark_rmq.LagListener": "differs: lag comes from the progress of the query, in messages and not in seconds",
     # -- the rest
     "rmq_store.Store": "refused: a store is a directory; the clients take both",

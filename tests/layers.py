@@ -105,8 +105,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "mqadmin_targets", "mqadmin", "monitoring", "cluster_checks", "cluster_care", ".",
     ),
     "pyspark_rmq": (
-        "position", "options", "cluster_read", "access", "schema", "query", "lag", "read", "retry", "checkpoint",
-        "testing", "write", ".",
+        "position", "options", "cluster_read", "access", "schema", "query", "lag", "read", "older_spark", "retry",
+        "checkpoint", "testing", "write", ".",
     ),
 }  # fmt: skip
 

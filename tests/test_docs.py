@@ -238,11 +238,11 @@ def test_the_option_table_is_the_one_that_the_code_has() -> None:
 
 
 def test_make_targets_and_commands_that_are_named_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     commands.add_plugins()
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        assert set(re.findall(r"(?:`|^ {4})make ([a-z]+)", text, re.MULTILINE)) <= targets, page.name
+        assert set(re.findall(r"(?:`|^ {4})make ([a-z-]+)", text, re.MULTILINE)) <= targets, page.name
         assert set(re.findall(r"`rmq ([A-Za-z]+)", text)) <= set(commands.commands), page.name
 
 

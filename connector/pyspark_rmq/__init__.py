@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pyspark_rmq.checkpoint.committing import commit_groups as commit_groups
     from pyspark_rmq.lag.lag_listener import LagListener as LagListener
+    from pyspark_rmq.older_spark.group_listener import GroupListener as GroupListener
     from pyspark_rmq.query.query_failure import Failure as Failure
     from pyspark_rmq.query.query_failure import failure as failure
     from pyspark_rmq.retry.consume import consume as consume
@@ -36,10 +38,12 @@ _MODULES = {
     "Failure": "query.query_failure",
     "FloodBreaker": "retry.flood_breaker",
     "FloodBreakerError": "retry.flood_breaker",
+    "GroupListener": "older_spark.group_listener",
     "LagListener": "lag.lag_listener",
     "RECONSUME_LATER": "retry.handler_runner",
     "SUCCESS": "retry.handler_runner",
     "SparkIdempotency": "retry.idempotency",
+    "commit_groups": "checkpoint.committing",
     "consume": "retry.consume",
     "failure": "query.query_failure",
     "redrive": "retry.redrive",
@@ -73,13 +77,16 @@ def register(spark: SparkSession) -> None:
     raises DATA_SOURCE_NOT_FOUND. With Spark Connect no thread needs it.
 
     Raises:
-        ImportError: PySpark is missing or too old; 4.2 or newer is needed.
+        ImportError: PySpark is missing or too old; 4.0 or newer is needed.
     """
-    try:
-        from pyspark_rmq.source import DefaultSource
-    except ImportError as error:
-        raise ImportError(f"pyspark_rmq needs PySpark 4.2 or newer: {error}") from error
+    from pyspark_rmq.access.spark_api import TELLS_STARTS  # says what is missing
+    from pyspark_rmq.source import DefaultSource
+
     spark.dataSource.register(DefaultSource)
     session: Any = spark
     if hasattr(session, "_jsparkSession"):  # Classic; PySpark has no public name for it
         session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    if not TELLS_STARTS:
+        from pyspark_rmq.older_spark.group_listener import listen
+
+        listen(spark)

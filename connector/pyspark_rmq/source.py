@@ -37,12 +37,14 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns of the source; with the options `group` and `dlq` also the origin columns."""
+        from pyspark_rmq.access.spark_api import refuse_pushdown
         from pyspark_rmq.options.option_table import READ
         from pyspark_rmq.options.options import check_options, report_options
         from pyspark_rmq.schema.schema import source_schema
 
         # Spark calls this at load(), and of a read only; with a schema of the user's it calls nothing there.
         check_options(self.options, sorted(READ), _now_ms())
+        refuse_pushdown(self.options)
         report = report_options(self.options)
         if report is not None:
             from pyspark_rmq.read.reports import report_schema
@@ -52,9 +54,11 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of `spark.read`."""
+        from pyspark_rmq.access.spark_api import refuse_pushdown
         from pyspark_rmq.options.options import report_options, source_options
         from pyspark_rmq.read.reader import RmqReader
 
+        refuse_pushdown(self.options)
         report = report_options(self.options)
         if report is not None:
             from pyspark_rmq.read.reports import ReportReader
@@ -69,12 +73,15 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of `spark.readStream`."""
-        from pyspark_rmq.options.options import source_options
+        from pyspark_rmq.access.spark_api import TELLS_STARTS
+        from pyspark_rmq.older_spark.untold_reader import UntoldStreamReader
+        from pyspark_rmq.options.options import commit_options, source_options
         from pyspark_rmq.read.refused_reader import RefusedStreamReader
         from pyspark_rmq.read.stream_reader import RmqStreamReader
 
         try:
-            return RmqStreamReader(source_options(self.options, "stream read", _now_ms()), schema)
+            reader = RmqStreamReader(source_options(self.options, "stream read", _now_ms()), schema)
+            return reader if TELLS_STARTS else UntoldStreamReader(reader, commit_options(self.options))
         except Exception as error:
             return RefusedStreamReader(error)
 

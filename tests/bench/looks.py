@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.access.spark_api import ReadLimit
 from pyspark_rmq.source import DefaultSource
 
 

@@ -45,8 +45,7 @@ def filled(directory: Path, rows: int, body_bytes: int) -> Input:
 
     The template is the first batch that a task of ours would read: the same columns, types and number of rows.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
+    from pyspark_rmq.access.spark_api import arrow_schema
     from pyspark_rmq.schema.schema import SOURCE_SCHEMA
     from rmq_store import Store
 
@@ -57,7 +56,7 @@ def filled(directory: Path, rows: int, body_bytes: int) -> Input:
         for done in range(0, rows, _CHUNK_ROWS):
             store.append(messages.slice(0, min(_CHUNK_ROWS, rows - done)), TOPIC)
         first = next(store.read(TOPIC, 0, 0, store.queue_ranges(TOPIC)[0].max_offset))
-    template = first.cast(to_arrow_schema(SOURCE_SCHEMA, timezone="UTC"))
+    template = first.cast(arrow_schema(SOURCE_SCHEMA))
     with pa.OSFile(str(made.template), "wb") as file, pa.ipc.new_file(file, template.schema) as writer:
         writer.write_batch(template)
     return made

@@ -57,7 +57,7 @@ def test_without_pyspark_the_module_still_imports_and_register_says_what_to_inst
         "except ImportError as error: print(error)\n"
     )
     printed = python(program, "pyspark")
-    assert printed.startswith("False\npyspark_rmq needs PySpark 4.2 or newer")
+    assert printed.startswith("False\npyspark_rmq needs PySpark 4.0 or newer")
 
 
 @pytest.mark.spark

@@ -80,15 +80,15 @@ def test_the_messages_that_the_page_quotes_are_those_of_the_product(
     lack = extension.Lack("reason", "fix")
     monkeypatch.setattr(extension, "lack", lambda: lack)
     with pytest.raises(rmq_store.UsageError) as slow:
-        executor_check.check(rmq_store.__version__, has_extension=True)
+        executor_check.check(rmq_store.__version__, has_extension=True, lacks=())
     with pytest.raises(rmq_store.UsageError) as other:
-        executor_check.check("0.2.0", has_extension=False)
+        executor_check.check("0.2.0", has_extension=False, lacks=())
     monkeypatch.setattr(executor_check, "_has_warned", False)
     executor_check.SentToExecutors().__reduce__()
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "pyspark_rmq.access.executor_check", None)
         with pytest.raises(ImportError) as missing:
-            executor_check.arrive(rmq_store.__version__, True, "", "")
+            executor_check.arrive(rmq_store.__version__, True, (), ("", ""))
     said = [str(missing.value), str(other.value), str(slow.value), *caplog.messages]
     quoted = messages()
     assert len(said) == 4

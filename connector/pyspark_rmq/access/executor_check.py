@@ -1,9 +1,10 @@
-"""A task reads and writes only with this package, in the driver's release, and with the driver's C extension.
+"""A task reads and writes only with this package, in the driver's release, with the driver's C extension, and with a
+PySpark that lacks what the driver's lacks.
 
 Spark pickles readers and writers on the driver, and unpickles them in each task. `SentToExecutors` makes that the place
 of the check, because nothing of a task runs before it:
 
-    driver      `SentToExecutors.__reduce__`   release and extension of the driver travel with the object
+    driver      `SentToExecutors.__reduce__`   what the driver has travels with the object
     task        `arrive`                       pickled by value, so it also runs where this package is missing
                 `check`                        the package of the task against what has travelled
                 the object                     its modules are imported only now
@@ -19,6 +20,7 @@ from typing import Any
 
 from pyspark.cloudpickle import register_pickle_by_value
 
+from pyspark_rmq.access.spark_api import lacking
 from pyspark_rmq.position.position import refuse
 
 _log = logging.getLogger(__name__)
@@ -29,14 +31,21 @@ class SentToExecutors:
     """Base of the readers and writers that Spark sends to tasks. Only the outermost object needs it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from rmq_store import __version__
-
         kind = type(self)
-        return arrive, (__version__, _has_extension(), kind.__module__, kind.__qualname__), self.__getstate__()
+        # A class of a script is pickled by value: in a task, its module is another one. All others go by their names.
+        named = kind if kind.__module__ == "__main__" else (kind.__module__, kind.__qualname__)
+        return arrive, (*driver_has(), named), self.__getstate__()
 
 
-def arrive(version: str, has_extension: bool, module: str, name: str) -> Any:
-    """An empty object of the class `name`, in a task. Raises ImportError where this package is missing, and what
+def driver_has() -> tuple[str, bool, tuple[str, ...]]:
+    """The facts that `check` compares: the release, whether the C extension is loaded, the lacks of PySpark."""
+    from rmq_store import __version__
+
+    return __version__, _has_extension(), tuple(lacking())
+
+
+def arrive(version: str, has_extension: bool, lacks: tuple[str, ...], kind: tuple[str, str] | type) -> Any:
+    """An empty object of the class `kind`, in a task. Raises ImportError where this package is missing, and what
     `check` raises. Names nothing of this module: where the task runs, that may not exist.
     """
     import importlib
@@ -51,14 +60,14 @@ def arrive(version: str, has_extension: bool, module: str, name: str) -> Any:
             f"which the driver has: {error}. This task has read and written nothing. Install the package there, or "
             "send an environment that has it by --archives (docs/deploy.md)"
         ) from error
-    check(version, has_extension)
-    kind = getattr(importlib.import_module(module), name)
-    return kind.__new__(kind)
+    check(version, has_extension, lacks)
+    made: Any = getattr(importlib.import_module(kind[0]), kind[1]) if isinstance(kind, tuple) else kind
+    return made.__new__(made)
 
 
-def check(version: str, has_extension: bool) -> None:
-    """Raise `UsageError` unless this process can do the work of a driver with this release of the package, and with or
-    without the C extension.
+def check(version: str, has_extension: bool, lacks: tuple[str, ...]) -> None:
+    """Raise `UsageError` unless this process can do the work of a driver with this release of the package, with or
+    without the C extension, and with a PySpark that lacks just what `spark_api.lacking` says.
     """
     import rmq_store
     from rmq_store import extension
@@ -70,6 +79,13 @@ def check(version: str, has_extension: bool) -> None:
         refuse(
             f"{worker} has pyspark-rmq {rmq_store.__version__} in {place}, and the driver has {version}. {nothing}. "
             "Give the driver and all executors the same release (docs/deploy.md)"
+        )
+    if set(lacks) != set(lacking()):
+        import pyspark
+
+        refuse(
+            f"{worker} has PySpark {pyspark.__version__}, which is another one than the driver's. {nothing}. Name a "
+            "Python with the driver's PySpark in PYSPARK_PYTHON (docs/deploy.md)"
         )
     lack = extension.lack() if has_extension else None
     if lack is not None and not lack.is_wanted:

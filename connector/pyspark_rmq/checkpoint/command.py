@@ -1,7 +1,8 @@
 """`rmq checkpoint`: show the checkpoint of a stream, compare it with its store, write one that begins elsewhere, take a
-broker of its cluster out that never comes back.
+broker of its cluster out that never comes back, commit for its group what it has completed.
 
-`rmq` finds `PLUGIN` by the entry point `checkpoint` of the group `rmq.commands` (setup.py). Spark is not needed.
+`rmq` finds `PLUGIN` by the entry point `checkpoint` of the group `rmq.commands` (setup.py). Only `commit-group` needs
+PySpark, and starts no Spark.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 @click.group(short_help="A stream's checkpoint: show, compare, rewind.")
 def checkpoint() -> None:
-    """The checkpoint of a Spark stream: show it, compare it with its store, make a new one with other positions, or
-    take a broker out that never comes back.
+    """The checkpoint of a Spark stream: show it, compare it with its store, make a new one with other positions, take
+    a broker out that never comes back, or commit for its group.
 
     Spark is not needed. A checkpoint must be a local directory: copy one from another file system first.
     """
@@ -330,6 +331,56 @@ def _require_stopped(cluster: Cluster, groups: list[str], *, dry_run: bool) -> N
             )
         for member in members:
             click.echo(printable(f"rmq: it would be refused now: group {name!r} has the member {member}"), err=True)
+
+
+@checkpoint.command(
+    "commit-group",
+    short_help="Commit for its group what a stream has completed.",
+    epilog="\b\nExamples:\n  rmq checkpoint commit-group /data/checkpoint --dry-run\n"
+    "  rmq checkpoint commit-group /data/checkpoint --option path=/data/rocketmq/store --option group=cg_orders --yes",
+)
+@changing_options
+@click.argument("location", metavar="CHECKPOINT")
+@click.option("--option", "pairs", multiple=True, metavar="NAME=VALUE",
+              help="An option of the stream that its checkpoint does not have; may be repeated.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@wide_option
+def commit_group(location: str, pairs: tuple[str, ...], as_json: bool, dry_run: bool, yes: bool) -> None:
+    """Commit the end of the last completed batch for the group of a stream. A batch that Spark would repeat is not
+    completed.
+
+    Needed behind the end of a run with availableNow on a Spark before 4.2, which does not ask the source again. Without
+    it the next run commits. Offsets of the group that are further already stay. The command is refused while the query,
+    or a consumer of the group, runs.
+
+    A stream that ran on Spark 4.2 or newer has no options in its checkpoint: give path or nameServer, and group.
+    PySpark must be installed; no Spark is started.
+    """
+    from pyspark_rmq.checkpoint.committing import group_ends
+    from pyspark_rmq.checkpoint.showing import group_end_json, write_group_ends
+    from rmq_store.errors import UsageError
+
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--option {pair!r} is not NAME=VALUE")
+        options[name] = value
+    ends = group_ends(location, options)
+    if not as_json:
+        write_group_ends(ends)
+    if ends and not dry_run:
+        try:
+            from pyspark_rmq.older_spark.group_commit import commit_position
+        except ImportError as error:
+            raise UsageError(f"commit-group needs PySpark: pip install 'pyspark>=4.0' ({error})") from error
+        groups = ", ".join(sorted({end.group for end in ends}))
+        confirm(f"Commit for group {printable(groups)}?", yes=yes)
+        for end in ends:
+            commit_position(end.position, end.options)
+    if as_json:
+        queues = [row for end in ends for row in group_end_json(end)]
+        write_json({"written": bool(ends) and not dry_run, "queues": queues})
 
 
 PLUGIN = Plugin("Consumers", checkpoint)

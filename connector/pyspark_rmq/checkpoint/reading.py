@@ -160,7 +160,7 @@ class Checkpoint:
             # pyspark_rmq.position.position.
             known = before.position(source.key) if before is not None else None
             begin = known or StreamPosition(source.position.store, {}, since=source.position.since)
-            began = source.position.began
+            began = source.position.began_behind(known)
             after = {queue: fingerprint for queue, fingerprint in begin.after.items() if queue not in began}
             closed = {queue: offset for queue, offset in begin.closed.items() if queue not in began}
             begin = replace(begin, next={**begin.next, **began}, after=after, began={}, closed=closed)

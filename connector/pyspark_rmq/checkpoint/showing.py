@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pyspark_rmq.checkpoint.committing import GroupEnd
 from pyspark_rmq.checkpoint.comparing import QueueState
 from pyspark_rmq.checkpoint.forgetting import Forgetting, LostQueue
 from pyspark_rmq.checkpoint.reading import Batch, Checkpoint, span
@@ -238,3 +239,17 @@ def forgetting_json(
         "inPlannedBatch": plan.in_planned, "groups": list(groups), "recordsLost": is_holder,
         "recordBrokers": [] if holders is None else list(holders.brokers),
     }  # fmt: skip
+
+
+def write_group_ends(ends: Sequence[GroupEnd]) -> None:
+    """Print a table of what is committed: for each queue the first message that was not read."""
+    rows = [tuple(row.values()) for end in ends for row in group_end_json(end)]
+    write_table(("GROUP", "BATCH", "TOPIC", "QUEUE", "POSITION"), rows, flexible=("TOPIC", "GROUP"))
+
+
+def group_end_json(end: GroupEnd) -> list[dict[str, Any]]:
+    """The queues of one source, as `write_group_ends` prints them."""
+    return [
+        {"group": end.group, "batch": end.batch, "topic": queue.topic, "queueId": queue.queue_id, "position": offset}
+        for queue, offset in sorted(end.position.next.items())
+    ]

@@ -11,6 +11,7 @@
 Positions and times come from Spark's progress (`offsets`). The source reports its path, its group and the ends of its
 queues there. If the store is not on this machine, or is a cluster, those ends are used, and values that need the store
 are None. Brokers that are away tell no ends: the end and the lag of their queues are unknown (None), and so is the sum.
+A Spark that asks for no report (`spark_api.TELLS_STARTS`) has path and group in the position, and no ends.
 """
 
 from __future__ import annotations
@@ -119,17 +120,25 @@ def batch_of(progress: StreamingQueryProgress, number: int) -> Batch | None:
     """
     source = progress.sources[number]
     begin, end, latest = (_object(text) for text in (source.startOffset, source.endOffset, source.latestOffset))
-    if not (_is_position(end) and _is_position(latest)):
+    if not _is_position(end):
         return None
     position = StreamPosition.from_json(end)
-    before = StreamPosition.from_json(begin).next if _is_position(begin) else {}
+    if _place(latest) is None and position.source:
+        # This Spark asks no source for its progress, and shows a position instead: the ends of queues are unknown.
+        told: dict[str, Any] = dict(position.source)
+        reported: Mapping[Queue, int] = {}
+    elif _is_position(latest):
+        told, reported = latest, StreamPosition.from_json(latest).next
+    else:
+        return None
+    first = StreamPosition.from_json(begin) if _is_position(begin) else None
+    before = {} if first is None else first.next
     started_ms = milliseconds(progress.timestamp)
     return Batch(
         progress.name or "", str(progress.id), str(progress.runId), progress.batchId, number,
-        {**before, **position.began}, position, StreamPosition.from_json(latest).next,
-        _place(latest), _text(latest.get("group")),
+        {**before, **position.began_behind(first)}, position, reported, _place(told), _text(told.get("group")),
         started_ms, started_ms + progress.durationMs.get("triggerExecution", 0),
-        _names(latest.get("away")), latest.get("onBrokerAway") == GO_ON,
+        _names(told.get("away")), told.get("onBrokerAway") == GO_ON,
     )  # fmt: skip
 
 

@@ -152,7 +152,7 @@ _WHAT = (
         "`msgId` that are equal to something are looked up as with `key` and `msgId`, `topic`, `queueId` and "
         "`queueOffset` narrow what is read, and a body is read only where the filters hold. **Each query then needs a "
         "`load()` of its own**: Spark 4.3.0 applies what one query of a DataFrame or view has pushed down to its other "
-        "queries, whatever they ask for.",
+        "queries, whatever they ask for. Refused on Spark 4.0, which pushes no filters down.",
         cluster="differs: filters are checked before rows go to Spark, but look nothing up, because look-ups of "
         "brokers have limits",
     ),

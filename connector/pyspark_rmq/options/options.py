@@ -59,6 +59,8 @@ _LOOKUPS: Mapping[str, Literal["key", "unique key", "id"]] = {"key": "key", "uni
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
+_PLACE = CONNECTION | {"path", "brokerName", "enableLmq", "namespace"}
+
 # Options that Spark's catalog adds when it makes a table: TableCatalog.PROP_PROVIDER and OPTION_PREFIX.
 _OF_CATALOG, _OF_CATALOG_PREFIX = "provider", "option."
 
@@ -263,6 +265,19 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         on_broker_away=values.get("onBrokerAway", GO_ON if use == "stream read" else FAIL),
         chose_on_broker_away="onBrokerAway" in values,
     )
+
+
+def commit_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a stream that say where its messages are, and, if it commits for a group, which one. Their values
+    are as they were given (secrets are references), but that of `path`.
+    """
+    given = {_BY_NAME[name.lower()].name: text for name, text in options.items() if name.lower() in _BY_NAME}
+    found = {name: text for name, text in sorted(given.items()) if name in _PLACE}
+    if "path" in found:
+        found["path"] = _BY_NAME["path"].parse(found["path"], "path")
+    if "group" in given and _BY_NAME["commitoffsets"].parse(given.get("commitOffsets", "true"), "commitOffsets"):
+        found["group"] = given["group"]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ their broker in front: `{"OrderTopic":{"broker-a:0":23}}`.
 A stream's own position is this JSON object (Spark keeps it in the checkpoint and compares it as text, so keys are
 sorted):
 
-    version   1, 2 if there is `closed`, 3 if there is `since`; greater ones are refused
+    version   1, 2 if there is `closed`, 3 if there is `since`, 4 if there is `blind`; greater ones are refused
     store     identity of the store, "" for a store that a broker wrote; "cluster:<names>" with the clusters, with
               commas, whose brokers have the topics
     topics    {topic: {queue: next queue offset}}: the first one that was not yet read
@@ -24,6 +24,10 @@ sorted):
               Left out if the query began at the first messages
     query     the id of the query over all of its runs; only if it commits for a group of a cluster. Its runs are
               members of the group by names with this id, so that one waits for the end of another
+    blind     1 if Spark had told no start (`pyspark_rmq.older_spark.untold_reader`), so perhaps the query was a new
+              one. Its `began` has all queues, and counts only if the batch is the first one
+    source    {"path" or "nameServer": ..., "group": ...}: the options that say what is read here, and for which group
+              the query commits (`options.commit_options`); only of a Spark that asks no source for its progress
 
 `began` is there because Spark does not write the initial position down: after a restart it asks for it again, and
 "latest" is another place by then. The batch that was planned with the first answer must be repeated with it.
@@ -45,6 +49,7 @@ _CLUSTER = "cluster:"
 _VERSION = 1
 _VERSION_WITH_CLOSED = 2
 _VERSION_WITH_SINCE = 3
+_VERSION_WITH_BLIND = 4
 
 ANY_TOPIC = "*"
 """In `since`: all topics that are not named. No topic has this name."""
@@ -102,6 +107,16 @@ class StreamPosition:
     closed: QueueOffsets = field(default_factory=dict)
     since: Mapping[str, int] = field(default_factory=dict)
     query: str = ""
+    blind: bool = False
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    def began_behind(self, before: StreamPosition | None) -> QueueOffsets:
+        """Where queues began in the batch that ends here, instead of at `before`, the position at which Spark began it;
+        None: it is the first batch of the query.
+        """
+        if not self.blind or before is None:
+            return self.began
+        return {queue: at for queue, at in self.began.items() if queue not in before.next.keys() | before.closed.keys()}
 
     def since_ms(self, topic: str) -> int | None:
         """Messages of queues that turn up later in the topic are read if they were stored at this time (ms since the
@@ -112,6 +127,7 @@ class StreamPosition:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object. Empty fields are left out, except `topics`."""
         version = _VERSION_WITH_SINCE if self.since else _VERSION_WITH_CLOSED if self.closed else _VERSION
+        version = _VERSION_WITH_BLIND if self.blind else version
         value: dict[str, Any] = {"version": version, "store": self.store, "topics": _nested(self.next)}
         more = {
             "after": {queue: fingerprint.commit_log_offset for queue, fingerprint in self.after.items()},
@@ -125,7 +141,9 @@ class StreamPosition:
         }
         value |= {name: _nested(values) for name, values in more.items() if values}
         value |= {"since": dict(sorted(self.since.items()))} if self.since else {}
-        return value | ({"query": self.query} if self.query else {})
+        value |= {"query": self.query} if self.query else {}
+        value |= {"blind": 1} if self.blind else {}
+        return value | ({"source": dict(sorted(self.source.items()))} if self.source else {})
 
     @classmethod
     def from_json(cls, value: object) -> StreamPosition:
@@ -133,8 +151,9 @@ class StreamPosition:
         where = "the stream's checkpoint"
         if not isinstance(value, dict) or "version" not in value:
             refuse(f"{where} holds a position that is not of this data source: {_shorten(value)}")
-        has_since = value["version"] == _VERSION_WITH_SINCE and bool(value.get("since"))
-        if value["version"] not in (_VERSION, _VERSION_WITH_CLOSED) and not has_since:
+        blind = value["version"] == _VERSION_WITH_BLIND and value.get("blind") == 1
+        has_since = (value["version"] == _VERSION_WITH_SINCE or blind) and bool(value.get("since"))
+        if value["version"] not in (_VERSION, _VERSION_WITH_CLOSED) and not has_since and not blind:
             refuse(f"{where} was written by a newer version of this data source (position version {value['version']})")
         store, query = value.get("store"), value.get("query", "")
         if not isinstance(store, str):
@@ -154,6 +173,8 @@ class StreamPosition:
             _flat(value.get("closed", {}), where, 0, INT64_MAX),
             since,
             query,
+            blind,
+            _texts(value.get("source", {}), f"{where}: `source`"),
         )
 
 
@@ -268,6 +289,12 @@ def _times(value: object, where: str) -> dict[str, int]:
     if not isinstance(value, dict):
         refuse(f"{where} is no object from topic to time: {_shorten(value)}")
     return {topic: _integer(time_ms, f"{where}: topic {topic}", 0, INT64_MAX) for topic, time_ms in value.items()}
+
+
+def _texts(value: object, where: str) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        refuse(f"{where} is no object of strings: {_shorten(value)}")
+    return value
 
 
 def _assigned(value: object, where: str) -> QueueId:

@@ -45,7 +45,7 @@ class NamedQuery:
 
         url = os.environ.get("SPARK_CONNECT_LOCAL_URL")  # foreach_batch_worker.py has its session from there, too
         if url is None:
-            refuse("this Spark Connect server does not say where it listens; Spark 4.2 or newer is needed")
+            refuse("this Spark Connect server does not say where it listens; Spark 4.0 or newer is needed")
         session = SparkSession.builder.remote(f"{url};session_id={self._session_id}").create()
         ids = [str(query.id) for query in session.streams.active if query.name == self._name]
         if len(ids) != 1:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Self
 
+from pyspark_rmq.access.executor_check import driver_has
 from pyspark_rmq.position.position import refuse
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def query_id(batch: DataFrame) -> str:
     """The id of the query to which a batch belongs, in a session of Spark Classic."""
     found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if found is None:
-        refuse("this Spark does not say to which streaming query a batch belongs; 4.2 or newer is needed")
+        refuse("this Spark does not say to which streaming query a batch belongs; 4.0 or newer is needed")
     return str(found)
 
 
@@ -85,7 +86,15 @@ def map_in_arrow(
     batch: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: StructType | str
 ) -> DataFrame:
     """`batch.mapInArrow` without a warning about pandas."""
+    driver = driver_has()
+
+    def run(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark_rmq.access.executor_check import check
+
+        check(*driver)
+        return function(rows)
+
     with warnings.catch_warnings():
         # PySpark looks at pandas wherever it makes a function for Arrow; none of its data frames is on this way.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-        return batch.mapInArrow(function, schema)
+        return batch.mapInArrow(run, schema)

@@ -87,10 +87,11 @@ def record(options: SourceOptions, gone: Sequence[tuple[str, QueueId, int, int]]
 def loss_rows(location: LossReport) -> pa.RecordBatch:
     """The rows of the report, oldest first, at most 10,000. Raises what `Store.open` raises if there is no store."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from pyspark_rmq.access.spark_api import arrow_schema
 
     rows = [_columns(loss) for loss in location.recorded_losses()]
-    schema = to_arrow_schema(LOSS_SCHEMA, timezone="UTC")
+    schema = arrow_schema(LOSS_SCHEMA)
     columns = [
         pa.array([row[field.name] for row in rows], pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(field.type)
         if field.name == "time"

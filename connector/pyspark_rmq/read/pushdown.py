@@ -16,7 +16,9 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType, TimestampType
+
+from pyspark_rmq.access.spark_api import (
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -32,8 +34,6 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
-from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType, TimestampType
-
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.options import Lookup, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice

@@ -23,14 +23,6 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access.executor_check import SentToExecutors
@@ -44,6 +36,14 @@ from pyspark_rmq.access.queue_source import (
     Runs,
     Sizes,
     held,
+)
+from pyspark_rmq.access.spark_api import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
 )
 from pyspark_rmq.access.store_location import Identity, location_of
 from pyspark_rmq.options.options import SourceOptions
@@ -206,13 +206,21 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
             # this wait (`query.stop()`).
             sleep(_HELD_AGAIN_S)
 
+    def latest_offset_blindly(self) -> dict[str, Any]:
+        """Return the end of a first batch, within the limits of the options, for a caller that does not know whether
+        the query is a new one (`untold_reader`). Nothing is committed, and the position is marked.
+        """
+        plan = partial(self._planned, start=self.initialOffset(), limit=self.getDefaultReadLimit(), now_s=monotonic())
+        end = StreamPosition.from_json(self._in_plan(partial(plan, is_blind=True)))
+        return replace(end, blind=True).to_json()
+
     @property
     def _is_held(self) -> bool:
         """Whether no batch may be planned until brokers are back, or have registered."""
         return self._view is None or self._absences.holds
 
     def _planned(
-        self, store: QueueSource, start: dict[str, Any], limit: ReadLimit, now_s: float
+        self, store: QueueSource, start: dict[str, Any], limit: ReadLimit, now_s: float, *, is_blind: bool = False
     ) -> dict[str, Any]:
         due_ms = self._deliver_due(store, _DELIVERED_AT_ONCE)
         begin = StreamPosition.from_json(start)
@@ -227,7 +235,7 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
             self._idle = idle
             self._absences.seen(store, missed, begin)
             return start
-        first = begin == self._initial
+        first = replace(begin, blind=False, source={}) == self._initial
         if first and self._refused is not None:
             begin = self._first_position(store, begin.since)  # brokers may be there now
             if self._refused is not None:
@@ -246,7 +254,8 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
         holds = self._absences.seen(store, missed, begin)
         back = self._history.check(store, with_opened_again(begin, ranges), ranges)
         plan = StreamPlan.of(replace(begin, query=query), ranges, back, self._fixed.by_queue, is_first=first, held=away)
-        self._complete(plan.begin, ranges, away)
+        if not is_blind:
+            self._complete(plan.begin, ranges, away)
         if holds:
             self._idle, self._fixed.are_whole = idle, False
             return start
@@ -284,6 +293,22 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
             self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location | away
         return self._report[1]
 
+    @property
+    def limit_options(self) -> list[str]:
+        """The options that limit a batch and are given."""
+        limits = self._options.limits
+        given = {
+            "maxOffsetsPerTrigger": limits.max_rows,
+            "maxBytesPerTrigger": limits.max_bytes,
+            "minOffsetsPerTrigger": limits.min_rows,
+        }
+        return [name for name, value in given.items() if value is not None]
+
+    @property
+    def reads_cluster(self) -> bool:
+        """Whether the queues, or the group, are at brokers of a cluster."""
+        return self._options.cluster is not None or self._options.group_at is not None
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of a batch, and pin the messages that they read until the batch is completed or planned again.
 
@@ -308,7 +333,7 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
         self._history.check(store, begin, ranges)
         # Messages that came instead of planned ones are read by the next batch, which goes back.
         back = self._history.check(store, finish, ranges)
-        wanted = batch_slices(begin, finish, back)
+        wanted = batch_slices(begin, self._continued(store, begin, finish, ranges), back)
         self._unpin()
         pin = _pin(store, wanted, ranges)
         if pin is not None:
@@ -321,6 +346,18 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
         existing = loss_detection.existing_or_fail(told, ranges, self._options)
         return [*existing, *(part for part in wanted if part.queue in away)]
 
+    def _continued(
+        self, store: QueueSource, begin: StreamPosition, finish: StreamPosition, ranges: Mapping[Queue, Range]
+    ) -> StreamPosition:
+        """The end of a batch that was planned blindly, with the starts of queues as if `begin` had been known."""
+        if not finish.blind or begin == self._initial:
+            return finish
+        back = self._history.check(store, begin, ranges)
+        plan = StreamPlan.of(begin, ranges, back, finish.next, is_first=False)
+        if plan.new_queues:
+            plan = plan.starting(starting_offsets.new_queue_start(store, self._options, begin, plan.new_queues))
+        return replace(finish, began=plan.began)
+
     def _ranges_of(
         self, store: QueueSource, finish: StreamPosition, queues: Iterable[Queue]
     ) -> Mapping[Queue, Range]:
@@ -332,7 +369,7 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit a completed batch to the group; usually `latestOffset` has done so already."""
-        if self._member is not None:
+        if self._options.group is not None and self._options.commit_offsets:
             self._in_plan(lambda store: self._commit(store, StreamPosition.from_json(end)))
 
     def _commit(self, store: QueueSource, position: StreamPosition) -> None:

@@ -77,9 +77,9 @@ def read_partition(
     # Spark makes a partition of its own if a batch plan has none.
     if not isinstance(partition, SlicePartition):
         return
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark_rmq.access.spark_api import arrow_schema
 
-    expected = to_arrow_schema(schema, timezone="UTC")
+    expected = arrow_schema(schema)
     with location_of(options).in_task() as store:
         if partition.known is not None and isinstance(store, Brokers):
             store.take_over(partition.known)

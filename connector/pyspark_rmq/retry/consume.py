@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
+from pyspark_rmq.older_spark.group_listener import listen
 from pyspark_rmq.options.option_values import group_name
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.query import connect_query, foreach_batch
@@ -133,6 +134,7 @@ def consume(
         if name in types:
             refuse(f"the stream has a column {name!r}, which is the name of a column of results: rename it")
     place.prepare(group, max_reconsume_times)
+    listen(stream.sparkSession)
     passed_columns = tuple(needed)
     if on_results is not None:
         passed_columns = tuple(name for name in types if name not in REASON_COLUMNS)

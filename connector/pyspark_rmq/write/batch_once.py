@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import DataFrame
 
+from pyspark_rmq.older_spark.group_listener import listen
 from pyspark_rmq.options.option_values import group_name
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.query import connect_query, foreach_batch
@@ -120,6 +121,7 @@ def write_once(
 
     tables = Tables(prefix=prefix, schema=schema)
     writer = _OnceWriter(database, group, write, table, mode, chunk_rows, tables, stub_database)
+    listen(stream.sparkSession)
     if not connect_query.is_connect(stream):
         writer.check_references()
     return connect_query.batch_writer(stream, f"write_once {group}", writer)

@@ -10,10 +10,11 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access.executor_check import SentToExecutors
+from pyspark_rmq.access.spark_api import DataSourceStreamArrowWriter
 from pyspark_rmq.options.options import NO_TABLES, SinkOptions
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.write.sink import BatchWrite, MicroBatch, Sink, TaskReport, sink_of
@@ -105,6 +106,6 @@ def stream_ids() -> tuple[str, str, str]:
     query_id = context.getLocalProperty("sql.streaming.queryId")
     batch_id = context.getLocalProperty("streaming.sql.batchId")
     if query_id is None or batch_id is None:
-        refuse("this Spark does not tell tasks which streaming query and batch they belong to; 4.2 or newer is needed")
+        refuse("this Spark does not tell tasks which streaming query and batch they belong to; 4.0 or newer is needed")
     # StreamExecution: the job group of a query is its run id.
     return query_id, batch_id, context.getLocalProperty("spark.jobGroup.id") or "run"

@@ -108,7 +108,18 @@ def test_a_driver_that_wants_none_is_silent(monkeypatch: pytest.MonkeyPatch, cap
     with caplog.at_level(logging.WARNING):
         cloudpickle.dumps(Sent())
     assert caplog.messages == []
-    check(rmq_store.__version__, has_extension=False)
+    check(rmq_store.__version__, has_extension=False, lacks=())
+
+
+def test_a_class_of_a_script_is_sent_as_it_is() -> None:
+    """In a task, `__main__` is another module."""
+
+    class Own(Sent):
+        __module__ = "__main__"
+
+    made = arrived(cloudpickle.dumps(Own()))
+    assert made.rows == 3
+    assert type(made).__name__ == "Own"
 
 
 def test_a_python_without_the_package_says_so(tmp_path: Path) -> None:

@@ -218,6 +218,22 @@ def test_a_position_outside_of_the_queue(fake_store: Make, position: int, expect
     assert (row.end, row.lag, row.lag_seconds) == expected
 
 
+@pytest.mark.parametrize("place", [{"path": "/shop"}, {"nameServer": "ns1:9876"}])
+def test_a_spark_that_asks_for_no_report_shows_positions_instead(fake_store: Make, place: dict[str, str]) -> None:
+    """4.0 and 4.1. The end of a queue is unknown there, unless a store tells it; never the position itself."""
+    end = StreamPosition("s", {T0: 4}, began={T0: 0}, blind=True, source={"group": "cg", **place}).to_json()
+    source = foreign(None, json.dumps(end), json.dumps(end))
+    batch = batch_of(Query().done(source).progress, 0)
+    assert batch is not None
+    assert (batch.path, batch.group) == (place.get("path") or "rmq://ns1:9876", "cg")
+    assert (batch.messages, batch.reported) == ({T0: 4}, {})
+    tracker = SourceTracker()
+    tracker.completed(batch, None, now_ms=1)
+    assert [(row.end, row.lag) for row in tracker.rows] == [(None, None)]
+    tracker.completed(batch, fake_store({T0: (0, 10)}), now_ms=1)
+    assert [(row.end, row.lag) for row in tracker.rows] == [(10, 6)]
+
+
 def test_a_store_that_nobody_of_ours_has_open_is_looked_at_anew(shop: Shop) -> None:
     """As one that a broker writes: its end is found by looking behind the last one."""
     shop.send(2)

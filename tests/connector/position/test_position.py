@@ -94,6 +94,10 @@ def test_equal_positions_give_equal_text_because_spark_compares_text(offsets: di
         {"version": 1, "store": "", "topics": {}, "query": 5},
         {"version": 1, "store": "", "topics": {}, "query": "#1"},
         {"version": 3, "store": "", "topics": {}, "since": {"T": "5"}},
+        {"version": 4, "store": "", "topics": {}},
+        {"version": 4, "store": "", "topics": {}, "blind": True, "source": []},
+        {"version": 5, "store": "", "topics": {}, "blind": 1},
+        {"version": 1, "store": "", "topics": {}, "source": {"group": 5}},
     ],
 )
 def test_a_checkpoint_that_is_not_ours_is_refused(value: object) -> None:
@@ -115,6 +119,23 @@ def test_a_position_has_the_version_that_says_what_an_older_release_would_not_un
     }  # fmt: skip
     assert StreamPosition("s", queues, began=queues).to_json()["version"] == 1
     assert StreamPosition("s", queues, closed={Queue("T", 1): 3}).to_json()["version"] == 2
+
+
+def test_a_position_that_was_planned_blindly_has_a_version_of_its_own() -> None:
+    """An older release would believe its `began`, and read everything again."""
+    first, later = Queue("T", 0), Queue("T", 1)
+    place = {"path": "/data", "group": "cg"}
+    position = StreamPosition("s", {first: 9, later: 4}, began={first: 0, later: 0}, blind=True, source=place)
+    assert position.to_json() == {
+        "version": 4, "store": "s", "topics": {"T": {"0": 9, "1": 4}}, "began": {"T": {"0": 0, "1": 0}}, "blind": 1,
+        "source": {"group": "cg", "path": "/data"},
+    }  # fmt: skip
+    assert StreamPosition.from_json(json.loads(json.dumps(position.to_json()))) == position
+    assert position.began_behind(None) == {first: 0, later: 0}
+    assert position.began_behind(StreamPosition("s", {first: 5})) == {later: 0}
+    assert position.began_behind(StreamPosition("s", {first: 5}, closed={later: 2})) == {}
+    assert StreamPosition("s", {}, since={"*": 1}, blind=True).to_json()["version"] == 4
+    assert StreamPosition("s", {}, source=place).to_json()["version"] == 1
 
 
 def test_the_id_of_a_query_is_of_any_version_and_left_out_if_there_is_none() -> None:

@@ -107,6 +107,7 @@ def _python(path: Path, **facts: object) -> Path:
         "executable": str(path), "version": [3, 11, 7],
         "packages": {"pyspark": "4.3.0", "numpy": "2", "pyarrow": "26", "pandas": "2.3.3"},
         "engine": True, "connector": True, "sources": {"pyspark_rmq": "rmq"}, "broken": {}, "spark_home": "",
+        "lacking": {},
     }  # fmt: skip
     return _program(path, f"cat <<'END'\nnoise\n{json.dumps({**known, **facts})}\nEND")
 
@@ -161,9 +162,13 @@ def test_no_pyspark_or_an_old_one(tmp_path: Path) -> None:
     none = _python(tmp_path / "none", packages={"pyspark": None, "numpy": "2", "pyarrow": "26", "pandas": None})
     (finding,) = spark.checks(_environment(tmp_path), str(none))
     _is(finding, WARN, "not installed", "pip install")
-    packages = {"pyspark": "4.1.2", "numpy": "2", "pyarrow": "26", "pandas": "2.3.3"}
+    packages = {"pyspark": "3.5.6", "numpy": "2", "pyarrow": "26", "pandas": "2.3.3"}
     old = _python(tmp_path / "bin" / "python3", packages=packages)
-    _is(_by_name(spark.checks(_environment(tmp_path), str(old)))["pyspark"], FAIL, "4.1.2", "4.2")
+    _is(_by_name(spark.checks(_environment(tmp_path), str(old)))["pyspark"], FAIL, "3.5.6", "4.0 or newer is needed")
+    lacking = {"filter pushdown": "the option filterPushdown is refused"}
+    older = _python(tmp_path / "older" / "python3", packages={**packages, "pyspark": "4.0.5"}, lacking=lacking)
+    found = _by_name(spark.checks(_environment(tmp_path), str(older)))["pyspark"]
+    _is(found, OK, "4.0.5; it has no filter pushdown: the option filterPushdown is refused")
     broken = _program(tmp_path / "broken", "echo 'ImportError: libpython' >&2; exit 1")
     (finding,) = spark.checks(_environment(tmp_path), str(broken))
     _is(finding, FAIL, "libpython")

@@ -97,6 +97,8 @@ WORDS: dict[str, list[list[str]]] = {
     "offsets reset": [["g", "--to-earliest", "--dry-run"], ["g", "--to-offsets", "WHERE/lines"]],
     "checkpoint show": [[str(CHECKPOINT)], [TEXT], ["WHERE/checkpoint"]],
     "checkpoint diff": [["WHERE/checkpoint"]],
+    "checkpoint commit-group": [["WHERE/checkpoint", "--dry-run"], ["WHERE/checkpoint", "--option", TEXT],
+                                ["WHERE/checkpoint", "--option", f"group={TEXT}", "--yes"]],
     "checkpoint forget-broker": [["WHERE/checkpoint", TEXT]],
     "checkpoint rewind": [["WHERE/checkpoint", "WHERE/new", "--to-earliest", "--dry-run"],
                           [str(CHECKPOINT), "WHERE/new", "--to-batch", "1", "--yes"]],

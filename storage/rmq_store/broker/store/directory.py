@@ -54,8 +54,8 @@ def is_ours(root: Path) -> bool:
 
 
 def has_been_written(root: Path) -> bool:
-    """True if a broker has begun to write a log, which may still be empty: it writes a text to `lock` first. One of ours
-    makes pyrmq/ before it takes the lock, and tells by store.json how its files are cut.
+    """True if a broker has begun to write a log, which may still be empty: it writes a text to `lock` first. A process
+    of ours makes pyrmq/ before it takes the lock, and tells by store.json how its files are cut.
     """
     try:
         return (root / "lock").stat().st_size > 0 and not (root / "pyrmq").is_dir()

@@ -37,10 +37,19 @@ def probe() -> dict[str, object]:
         "packages": {name: _version(name) for name in ("pyspark", "numpy", "pyarrow", "pandas")},
         "engine": importlib.util.find_spec("rmq_store") is not None,
         "connector": importlib.util.find_spec("pyspark_rmq") is not None,
+        "lacking": _lacking(),
         "sources": sources,
         "broken": broken,
         "spark_home": os.environ.get("SPARK_HOME") or _home("pyspark"),
     }
+
+
+def _lacking() -> dict[str, str]:
+    """The things that this Spark lacks, as `pyspark_rmq` knows; nothing where one of the two cannot be imported."""
+    try:
+        return dict(importlib.import_module("pyspark_rmq.access.spark_api").lacking())
+    except ImportError:
+        return {}
 
 
 def _home(name: str) -> str:

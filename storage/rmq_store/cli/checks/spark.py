@@ -20,7 +20,7 @@ from rmq_store.cli.checks import FAIL, OK, WARN, Finding
 from rmq_store.cli.checks.machine import version_tuple
 
 JAVA_LEAST = 17  # Spark 4
-PYSPARK_LEAST = (4, 2)
+PYSPARK_LEAST = (4, 0)
 PANDAS_LEAST = (2, 2)  # PySpark's mapInArrow
 TIMEOUT_S = 60
 
@@ -35,8 +35,8 @@ def checks(environment: Mapping[str, str], driver: str = sys.executable) -> list
     spark = known["packages"]["pyspark"]
     if spark is None:
         text = "not installed: the engine works without it, Spark's data source does not"
-        return [Finding("pyspark", WARN, text, f"{driver} -m pip install 'pyspark>=4.2'")]
-    found = [java(environment), _pyspark(driver, spark), pandas(driver, known["packages"]["pandas"])]
+        return [Finding("pyspark", WARN, text, f"{driver} -m pip install 'pyspark>=4.0'")]
+    found = [java(environment), _pyspark(driver, spark, known["lacking"]), pandas(driver, known["packages"]["pandas"])]
     name, origin = worker_python(environment)
     worker, why = _ask(name, {**environment, "PYTHONPATH": _worker_path(known, environment)})
     if worker is None:
@@ -97,10 +97,11 @@ def discovery(worker: Mapping[str, Any]) -> Finding:
     return Finding("data source", FAIL, text, "install it as a wheel, or call pyspark_rmq.register(spark)")
 
 
-def _pyspark(driver: str, spark: str) -> Finding:
+def _pyspark(driver: str, spark: str, lacking: Mapping[str, str]) -> Finding:
     if version_tuple(spark) < PYSPARK_LEAST:
-        return Finding("pyspark", FAIL, f"{spark}: 4.2 or newer is needed", f"{driver} -m pip install 'pyspark>=4.2'")
-    return Finding("pyspark", OK, spark)
+        return Finding("pyspark", FAIL, f"{spark}: 4.0 or newer is needed", f"{driver} -m pip install 'pyspark>=4.0'")
+    lacks = "; ".join(f"it has no {name}: {follows}" for name, follows in lacking.items())
+    return Finding("pyspark", OK, f"{spark}; {lacks}" if lacks else spark)
 
 
 def pandas(driver: str, version: str | None) -> Finding:

@@ -92,6 +92,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
         f"{_BROKERS}; nothing is printed if a broker does not answer"),
     "offsets reset": differs(f"{_BROKERS}; {_RESET}"),
     "checkpoint show": same(_NO_TARGET),
+    "checkpoint commit-group": same("The checkpoint, or an option, names the store or the cluster of the group"),
     "checkpoint diff": refused("Not over a cluster yet; compare `rmq checkpoint show` with `rmq topics --queues`"),
     "checkpoint rewind": refused("Not over a cluster yet; start a new checkpoint with `startingOffsets`"),
     "checkpoint forget-broker": differs(

@@ -1,0 +1,149 @@
+"""What a Spark lacks is known in one module, by names and signatures."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from pyspark_rmq.access import executor_check, spark_api
+from pyspark_rmq.source import DefaultSource
+from rmq_store.errors import UsageError
+
+CONNECTOR = Path(__file__).resolve().parents[3] / "connector" / "pyspark_rmq"
+# The names that some Spark from 4.0 on lacks, or has with fewer parameters.
+FILTERS = {
+    "EqualNullSafe", "EqualTo", "Filter", "GreaterThan", "GreaterThanOrEqual", "In", "IsNotNull", "IsNull", "LessThan",
+    "LessThanOrEqual", "Not", "StringContains", "StringEndsWith", "StringStartsWith",
+}  # fmt: skip
+LACKED = {"DataSourceStreamArrowWriter", "to_arrow_schema", *FILTERS}
+WITHOUT = """
+import sys
+import pyspark.sql.datasource as api, pyspark.sql.pandas.types as types, pyspark.sql.streaming as streaming
+for name in {names!r}: delattr(api, name)
+if {untold}:
+    import pyspark.sql.streaming.datasource
+    del streaming.datasource
+    sys.modules["pyspark.sql.streaming.datasource"] = None
+    whole = types.to_arrow_schema
+    types.to_arrow_schema = lambda schema, timestamp_utc=True: whole(schema, timezone="UTC")
+"""
+
+
+def without(untold: bool, names: set[str], program: str) -> str:
+    """What a program prints over a Spark that lacks this."""
+    code = WITHOUT.format(untold=untold, names=sorted(names)) + program
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_nobody_else_imports_what_a_spark_may_lack() -> None:
+    found = set()
+    for path in CONNECTOR.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark."):
+                names = {alias.name for alias in node.names}
+                if node.module == "pyspark.sql.streaming.datasource" or names & LACKED:
+                    found.add(path.relative_to(CONNECTOR).as_posix())
+            elif isinstance(node, ast.Import):
+                assert not [alias for alias in node.names if alias.name.startswith("pyspark.sql.streaming.data")]
+            elif isinstance(node, ast.Attribute) and node.attr == "__version__" and path.name != "executor_check.py":
+                assert "pyspark" not in ast.unparse(node).split("."), f"{path} asks for the number of a version"
+    assert found == {"access/spark_api.py"}
+
+
+def test_the_newest_spark_lacks_nothing() -> None:
+    assert spark_api.lacking() == {}
+
+
+@pytest.mark.parametrize(
+    ("untold", "names", "lacks"),
+    [
+        (True, {"DataSourceStreamArrowWriter", *FILTERS}, ["filter pushdown", "admission control"]),
+        (True, set(), ["admission control"]),
+    ],
+    ids=["4.0", "4.1"],
+)
+def test_an_older_spark_gets_what_it_lacks(untold: bool, names: set[str], lacks: list[str]) -> None:
+    program = """
+from pyspark_rmq.access import spark_api
+from pyspark_rmq.write.writer import RmqStreamWriter
+from pyspark_rmq.read import stream_reader, refused_reader, loss_report
+from pyspark_rmq.schema.schema import SOURCE_SCHEMA
+from pyspark.sql.datasource import DataSourceStreamWriter
+print(list(spark_api.lacking()), issubclass(RmqStreamWriter, DataSourceStreamWriter))
+print(spark_api.arrow_schema(SOURCE_SCHEMA).field("storeTimestamp").type, hasattr(spark_api, "EqualTo"))
+print(isinstance(RmqStreamWriter(None), api.DataSourceArrowWriter) or spark_api.HAS_STREAM_ARROW_WRITER)
+"""
+    assert without(untold, names, program).splitlines() == [
+        f"{lacks} True",
+        f"timestamp[us, tz=UTC] {not names}",
+        "True",
+    ]
+
+
+def test_a_spark_without_sources_in_python_is_refused_in_a_sentence() -> None:
+    """3.5, say."""
+    program = """
+import sys
+sys.modules["pyspark.sql.datasource"] = None
+import pyspark_rmq
+print(hasattr(pyspark_rmq, "DefaultSource"))
+for name in ("register", "consume", "GroupListener"):
+    try: getattr(pyspark_rmq, name)(None)
+    except ImportError as error: print(error)
+"""
+    first, *sentences = without(False, set(), program).splitlines()
+    assert first == "False"
+    assert len(sentences) == 3
+    for sentence in sentences:
+        assert sentence.startswith("pyspark_rmq needs PySpark 4.0 or newer, and this is ")
+        assert sentence.endswith("pip install 'pyspark>=4.0'")
+
+
+def test_filter_pushdown_is_refused_by_name_where_spark_pushes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At `load()`, and where a schema of the user's passes that by."""
+    source = DefaultSource(CaseInsensitiveDict({"path": "/nowhere", "subscribe": "T", "filterPushdown": "true"}))
+    schema = source.schema()
+    monkeypatch.setattr(spark_api, "HAS_PUSHDOWN", False)
+    for call in (source.schema, lambda: source.reader(schema)):
+        with pytest.raises(UsageError, match="option filterPushdown: this Spark pushes no filters"):
+            call()
+
+
+@pytest.mark.parametrize("other", ["release", "Spark"])
+def test_a_task_with_another_release_than_the_driver_is_refused(
+    other: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a task gets cannot be unpickled there, so nothing is read or written."""
+    import rmq_store
+    from pyspark_rmq.read.reader import RmqReader
+    from pyspark_rmq.read.stream_reader import RmqStreamReader
+    from pyspark_rmq.write.writer import RmqStreamWriter, RmqWriter
+
+    options = CaseInsensitiveDict({"path": str(tmp_path), "subscribe": "T"})
+    source = DefaultSource(options)
+    schema = source.schema()
+    sent = [cloudpickle.dumps(one) for one in (RmqWriter(None), RmqStreamWriter(None), source.reader(schema),
+                                               source.streamReader(schema))]  # type: ignore[arg-type]  # fmt: skip
+    for pickled, kind in zip(sent, (RmqWriter, RmqStreamWriter, RmqReader, RmqStreamReader), strict=True):
+        assert isinstance(cloudpickle.loads(pickled), kind)
+    if other == "release":
+        monkeypatch.setattr(rmq_store, "__version__", "9.9.9")
+        expected = r"has pyspark-rmq 9\.9\.9 in .*, and the driver has .*the same release"
+    else:
+        monkeypatch.setattr(executor_check, "lacking", lambda: {"filter pushdown": "..."})
+        expected = "has PySpark .*, which is another one than the driver.*PYSPARK_PYTHON"
+    for pickled in sent:
+        with pytest.raises(UsageError, match=expected):
+            cloudpickle.loads(pickled)
