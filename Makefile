@@ -119,7 +119,7 @@ spark-versions: java $(foreach version,$(SPARK_VERSIONS),build/spark-$(version)/
 	    build/spark-$$version/bin/python -m pytest -m "spark_versions or not spark" $(SPARK_TESTS) $(PYTEST_ARGS) || exit 1; \
 	done
 
-spark-versions-short: java build/spark-4.0/.installed ## batch, stream, kill and repeat with Spark 4.0; part of CI
+spark-versions-short: java build/spark-4.0/.installed ## batch, stream, kill and repeat with Spark 4.0 (five minutes)
 	@build/spark-4.0/bin/python -m pytest -m "spark_versions and not slow" $(SPARK_TESTS) $(PYTEST_ARGS)
 
 seeded-faults: spark-classes ## put a fault in for each row of docs/guarantees.md: a test must notice (half an hour)
@@ -146,7 +146,7 @@ lint: $(STAMP) ## ruff: style and banned calls
 types: $(STAMP) ## mypy --strict over both packages
 	@$(PY) -m mypy
 
-check: ## what CI runs: lint, types, compat, harness-short, cluster-short, spark-versions-short, test-long, test
+check: ## what CI runs: lint, types, compat, harness-short, cluster-short, test-long, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached

@@ -56,6 +56,7 @@ def live_on(cluster: RocketmqCluster, root: Path) -> None:
     cluster.await_registered()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_broker_goes_on_with_a_replica_and_java_reads_all_of_it(
     version: str, new_name: NewName, tmp_path: Path
