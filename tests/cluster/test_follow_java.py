@@ -38,7 +38,7 @@ def write(cluster: RocketmqCluster, topic: str, first: int, count: int) -> None:
 def follow(cluster: RocketmqCluster, root: Path, tmp_path: Path, *arguments: str, aim: str = "") -> int:
     """Run `rmq follow` to its end; returns how it ended."""
     with (tmp_path / "feeder.log").open("ab") as log:
-        feeder = feeder_process(cluster, root, tmp_path / "aim", log, *arguments, aim=(aim, 20) if aim else None)
+        feeder = feeder_process(cluster, root, tmp_path / "aim", log, *arguments, aim=(aim, 1) if aim else None)
         try:
             return feeder.wait(120)
         except subprocess.TimeoutExpired:
