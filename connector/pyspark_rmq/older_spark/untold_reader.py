@@ -135,6 +135,6 @@ class UntoldStreamReader(SentToExecutors, DataSourceStreamReader):
 
     def _refuse_restart(self, last: StreamPosition) -> None:
         """Refuse a query whose position has what its blind answer cannot have: `since`, `query`, closed queues."""
-        if self._reader.reads_cluster or last.closed:
-            what = "a cluster" if self._reader.reads_cluster else "a topic with closed queues"
+        if last.since or last.query or last.closed:
+            what = "a topic with closed queues" if last.closed else "a cluster"
             refuse(f"availableNow of a query that reads {what} needs {_WRAPPER}=false on this Spark")

@@ -304,11 +304,6 @@ class RmqStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAv
         }
         return [name for name, value in given.items() if value is not None]
 
-    @property
-    def reads_cluster(self) -> bool:
-        """Whether the queues, or the group, are at brokers of a cluster."""
-        return self._options.cluster is not None or self._options.group_at is not None
-
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of a batch, and pin the messages that they read until the batch is completed or planned again.
 

@@ -150,6 +150,7 @@ def test_cleaning_shows_first_what_it_will_do(run: Run, at_noon: Path, scratch: 
 def test_what_the_doctor_says(run: Run, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
     """The same on every machine: what it looks at is given, and well, in doubt or bad."""
     monkeypatch.setattr("rmq_store.format.bytes.native.LOADED", False)
+    monkeypatch.setenv("RMQ_PURE", "1")
     with Store.open(scratch / "store", create=True):
         pass
     maps = scratch / "max_map_count"
@@ -158,7 +159,7 @@ def test_what_the_doctor_says(run: Run, monkeypatch: pytest.MonkeyPatch, scratch
     for module, name, found in (
         (machine, "python", machine.python((3, 11, 7))),
         (machine, "packages", machine.packages(versions.__getitem__)),
-        (machine, "engine", machine.engine({"RMQ_PURE": "1"})),
+        (machine, "engine", machine.engine()),
         (machine, "limits", machine.limits(512, maps)),
         (machine, "time_zone", machine.time_zone({"TZ": "Europe/Nowhere"})),
         (spark, "checks", [spark.java({})]),
