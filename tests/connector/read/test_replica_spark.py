@@ -52,7 +52,8 @@ def test_a_write_is_refused_by_name_and_changes_nothing(
     with pytest.raises(Exception, match="replica of broker 'broker-a'"):
         rows.write.format("rmq").option("path", str(replica.root)).option("topic", "T").mode("append").save()
     assert {path: path.stat().st_mtime_ns for path in replica.root.rglob("*") if path.is_file()} == before
-    stream = spark.readStream.format("rate").load().selectExpr("cast(cast(value as string) as binary) as body").writeStream
+    numbers = spark.readStream.format("rate").load()
+    stream = numbers.selectExpr("cast(cast(value as string) as binary) as body").writeStream
     options = {"path": str(replica.root), "topic": "T", "checkpointLocation": str(replica.root.parent / "sink")}
     with pytest.raises(Exception, match="replica of broker 'broker-a'"):
         stream.format("rmq").options(**options).start().awaitTermination()
