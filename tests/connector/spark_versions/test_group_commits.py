@@ -19,6 +19,8 @@ from rmq_store.errors import DataLossError, LeaseHeldError, UsageError
 
 from .micro_batches import Kill, Query
 
+EXPECTED = Path(__file__).resolve().parents[2] / "storage" / "cli" / "expected" / "checkpoint-commit-group.txt"
+
 Make = Callable[..., Query]
 Committed = Callable[[Path], int]
 
@@ -127,6 +129,9 @@ def test_the_command(
         found = json.loads(done.stdout)
         assert found["written"]
         assert [row["position"] for row in found["queues"]] == [25, 25, 25, 25]
+    elif given == ["--yes"]:
+        said = done.stdout.replace(str(path), "STORE").replace(str(tmp_path), "DIRECTORY")
+        assert said == EXPECTED.read_text(encoding="utf-8")
     else:
         assert "Orders" in done.stdout
 
