@@ -1,7 +1,7 @@
 """A model of Spark's driver loop over a source in Python: the call orders of MicroBatchExecution, without a JVM.
 
-What a real Spark calls was seen in traces of `tests/connector/spark_versions/calls_spark.py`. The sink is a dict that
-keeps one result for each batch number: a repeated batch replaces its rows, as every sink of ours does.
+The order of calls is from traces of a real Spark 4.0.5; those of 4.1 and of the wrapper are from its source. The sink
+is a dict that keeps one result for each batch number: a repeated batch replaces its rows, as every sink of ours does.
 """
 
 from __future__ import annotations

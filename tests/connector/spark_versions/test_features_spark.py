@@ -1,5 +1,5 @@
 """One test for each feature, over the Spark that is installed: `make spark-versions` runs them on the newest 4.0, 4.1,
-4.2 and 4.3. What a Spark lacks is asked of `spark_api`, never of a version.
+4.2 and 4.3. `spark_api` tells the tests what a Spark lacks, never the number of its version.
 """
 
 from __future__ import annotations
