@@ -51,7 +51,7 @@ class TransferFuzz:
             MasterTransferError: it is no transfer, or no record.
         """
         log, sent = self._store._log, memoryview(data)[1:]
-        size = max(data[0] if data else 0, len(sent) // PIECES_MAX) or len(sent)
+        size = max(data[0] if data else 0, len(sent) // PIECES_MAX) or len(sent) or 1
         feed, parser = Feed(log, 0, "broker-a"), TransferParser("broker-a")
         try:
             for at in range(0, len(sent), size):

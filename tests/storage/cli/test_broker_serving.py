@@ -17,19 +17,19 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from helpers.patient import PATIENT
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.cli import commands
 from rmq_store.cli.maintenance import broker
 from rmq_store.cli.shared.stop_signal import StopSignal
 from rmq_store.cli.target.named_target import named
-from rmq_store.client import Producer, ProducerConfig
+from rmq_store.client import Producer
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.testing.broker import wait_until
 
 EXPECTED = Path(__file__).parent / "expected"
-PATIENT = ProducerConfig(send_msg_timeout=60_000)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from helpers.patient import PATIENT
 from rmq_store import Store
 from rmq_store.client import LocalBackend, Message, Producer
 from rmq_store.reliable import Outbox, Relay, Tables, create_tables, open_engine
@@ -30,7 +31,7 @@ class Sender:
         self.store = Store.open(root / "store", create=True)
         self.store.create_topic("Orders", queue_count=1)
         self.backend = LocalBackend(self.store)
-        self.producer = Producer("pg", self.backend)
+        self.producer = Producer("pg", self.backend, PATIENT)
         self.producer.start()
         self.outbox = Outbox(self.producer, self.engine, groups=[GROUP], mark_delay_ms=0)
         self.relay = Relay(self.producer, self.engine)

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.queues import SentMessage
+from helpers.patient import PATIENT, PATIENT_WITHOUT_RETRIES
 from helpers.reliable_cluster import Business, Killed, kill_between_send_and_mark, received
 from rmq_store.cli import commands
-from rmq_store.client import Producer, ProducerConfig, RemoteBackend
+from rmq_store.client import Producer, RemoteBackend
 from rmq_store.reliable import DeadLetters, Relay
 
 DEAD_LETTERS = "%DLQ%cg_stock"
@@ -39,13 +40,11 @@ def business(cluster: SimulatedCluster, tmp_path: Path) -> Iterator[Business]:
     made.engine.dispose()
 
 
-# A busy machine may stand still for longer than the 3 s that a send has by default.
-PATIENT = ProducerConfig(retry_times_when_send_failed=0, send_msg_timeout=60_000)
 
 
 @pytest.fixture
 def producer(business: Business) -> Iterator[Producer]:
-    with Producer("pg_orders", business.place, PATIENT) as made:
+    with Producer("pg_orders", business.place, PATIENT_WITHOUT_RETRIES) as made:
         yield made
 
 
@@ -118,7 +117,7 @@ def test_dead_letters_of_every_broker_come_to_the_manual_list(
 
 
 def test_the_command_of_the_relay_takes_a_cluster(cluster: SimulatedCluster, business: Business) -> None:
-    business.promise(Producer("pg_orders", business.place), b"a", b"b")
+    business.promise(Producer("pg_orders", business.place, PATIENT), b"a", b"b")
     arguments = ["-n", cluster.name_server, "resend", "run", "--database", business.url, "--once", "--json"]
     result = CliRunner().invoke(commands, arguments, env={"RMQ_STORE": None}, catch_exceptions=False)
     assert result.exit_code == 0, result.output

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from helpers.patient import PATIENT
 from rmq_store import Store
 from rmq_store.client import LocalBackend, Message, MessageExt, Producer, PushConsumer, PushConsumerConfig
 from rmq_store.reliable import Idempotency, Inboxes, Outbox, Relay, RelayService, Tables, create_tables, open_engine
@@ -30,7 +31,7 @@ class Shop:
         self.store = Store.open(root / "store", create=True)
         self.store.create_topic("Orders", queue_count=1)
         self.backend = LocalBackend(self.store)
-        self.producer = Producer("pg", self.backend)
+        self.producer = Producer("pg", self.backend, PATIENT)
         self.producer.start()
         self.outbox = Outbox(self.producer, self.engine, groups=["cg"])
         self.once = Idempotency("cg", self.engine, max_reconsume_times=0)

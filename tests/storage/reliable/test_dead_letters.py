@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from helpers.patient import PATIENT
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.client import LocalBackend, MessageQueue, MQClientError, Producer
 from rmq_store.errors import UsageError
@@ -409,7 +410,7 @@ def test_a_producer_that_gives_no_outbox_id_is_known_by_its_unique_key(
     backend: LocalBackend, sqlite: sa.Engine, tables: Tables
 ) -> None:
     broker = backend.brokers()[QUEUE.broker_name]
-    with Producer("pg", backend) as producer:
+    with Producer("pg", backend, PATIENT) as producer:
         sent = producer.send(Message("Orders", b"tea"))
     (message,) = broker.pull("cg", QUEUE, 0, 1).messages
     broker.send_message_back("cg", message, -1, None, 5_000)

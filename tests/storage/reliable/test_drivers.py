@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from helpers import servers
 from helpers.consuming import Consumer, Worker, effects, message, write_effect
+from helpers.patient import PATIENT
 from rmq_store import Message, Store
 from rmq_store.client import LocalBackend, MessageExt, Producer
 from rmq_store.errors import UsageError
@@ -42,7 +43,7 @@ def store(scratch: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def producer(store: Store) -> Iterator[Producer]:
-    with Producer("pg", store) as made:
+    with Producer("pg", store, PATIENT) as made:
         yield made
 
 

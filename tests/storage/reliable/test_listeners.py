@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from helpers.consuming import KINDS, QUEUE, Consumer, Databases, effects, statements_of, stub_status, write_effect
+from helpers.patient import PATIENT
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.client import (
     ConsumeConcurrentlyContext,
@@ -161,7 +162,10 @@ def test_what_a_handler_adds_to_an_outbox_is_sent_behind_the_commit(
         return shop.store.queue_ranges("Invoices")[0].max_offset
 
     seen: list[int] = []
-    with Producer("pg", shop.store) as producer, Outbox(producer, engine, tables, groups=["billing"]) as outbox:
+    with (
+        Producer("pg", shop.store, PATIENT) as producer,
+        Outbox(producer, engine, tables, groups=["billing"]) as outbox,
+    ):
         cg = Consumer(engine, tables, outbox=outbox)
 
         def handler(connection: sa.Connection, one: MessageExt) -> None:

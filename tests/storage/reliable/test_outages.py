@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from helpers import servers
 from helpers.consuming import Consumer, Databases, Worker, effects, is_waiting, message, write_effect
+from helpers.patient import PATIENT
 from rmq_store import Message, Store
 from rmq_store.backoff import Backoff
 from rmq_store.client import (
@@ -300,7 +301,7 @@ def test_a_relay_outlives_a_server_that_only_reads(
     consumer: Consumer, database_server: servers.DatabaseServer, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
-    with Producer("pg", store) as producer, Outbox(producer, consumer.engine, groups=["cg"]) as outbox:
+    with Producer("pg", store, PATIENT) as producer, Outbox(producer, consumer.engine, groups=["cg"]) as outbox:
         with consumer.engine.begin() as connection:
             outbox.add(connection, Message("Orders", b"1"), send_now=False)
         with database_server.read_only():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from helpers.patient import PATIENT
 from rmq_store import Message, Store
 from rmq_store.client import LocalBackend, MessageQueue, Producer
 from rmq_store.reliable import Relay, Tables, open_engine
@@ -70,7 +71,7 @@ def test_a_group_whose_dead_letters_cannot_be_read_does_not_keep_others_from_the
     known = store.topics()["%DLQ%cg_a"]
     store.admin.update_topic("%DLQ%cg_a", lambda config: replace(config, perm=2), default=known)
     has_consumed(engine, tables, "cg_a", "cg_b")
-    with Producer("pg", backend) as producer:
+    with Producer("pg", backend, PATIENT) as producer:
         service = RelayService(Relay(producer, engine, tables), backend, Inboxes(engine), tables)
         with caplog.at_level(logging.WARNING):
             report = service.run_once()
@@ -88,7 +89,7 @@ def test_dead_letters_are_collected_now_and_then_and_go_to_the_database_of_their
         has_consumed(one, tables, "cg")
     kill(backend, "cg", "A1")
     clock = [100.0]
-    with Producer("pg", backend) as producer:
+    with Producer("pg", backend, PATIENT) as producer:
         inboxes = Inboxes(engine, {"cg": stock})
         relay = Relay(producer, engine, tables, inboxes=inboxes)
         service = RelayService(relay, backend, inboxes, tables, collect_every_s=10, monotonic=lambda: clock[0])
@@ -114,7 +115,7 @@ def test_a_manual_list_without_anything_over_is_only_looked_at(
     """SQLite has one writer at a time, and a relay looks every second."""
     with engine.begin() as connection:
         manual_list.add(connection, tables, "A1", "cg", "dead_letter", "", 1)
-    with Producer("pg", backend) as producer:
+    with Producer("pg", backend, PATIENT) as producer:
         service = RelayService(Relay(producer, engine, tables), backend, Inboxes(engine), tables, collect_every_s=0)
         texts: list[str] = []
         sa.event.listen(engine, "before_cursor_execute", lambda _c, _k, text, *_: texts.append(text))
@@ -130,7 +131,7 @@ def test_a_manual_list_without_anything_over_is_only_looked_at(
 def test_an_error_that_waiting_does_not_cure_ends_the_service(
     backend: LocalBackend, engine: sa.Engine, tables: Tables
 ) -> None:
-    with Producer("pg", backend) as producer:
+    with Producer("pg", backend, PATIENT) as producer:
         service = RelayService(Relay(producer, engine, tables), backend, Inboxes(engine), tables)
         tables.metadata.drop_all(engine)
         with pytest.raises(sa.exc.OperationalError, match="no such table"):

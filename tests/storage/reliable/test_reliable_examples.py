@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
+from helpers.patient import PATIENT
 from rmq_store import Store
 from rmq_store.client import LocalBackend, Message, Producer, PushConsumer, SimpleConsumer
 from rmq_store.reliable import Idempotency, Outbox, create_tables, open_engine
@@ -112,7 +113,7 @@ class Shop:
         self.store = Store.open(root / "store", create=True)
         self.store.create_topic("Orders", queue_count=1)
         self.backend = LocalBackend(self.store)
-        self.producer = Producer("pg", self.backend)
+        self.producer = Producer("pg", self.backend, PATIENT)
         self.producer.start()
         self.outbox = Outbox(self.producer, self.engine, groups=["cg"])
         self.once = Idempotency("cg", self.engine)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from helpers.patient import PATIENT
 from rmq_store import Store
 from rmq_store.client import LocalBackend, Message, MessageExt, Producer, PushConsumer
 from rmq_store.reliable import DeadLetters, Idempotency, Outbox, Relay, Tables, open_engine
@@ -88,7 +89,7 @@ def test_sender_consumer_and_relay_need_no_other_rights(roles: Roles, scratch: P
     with Store.open(scratch / "store", create=True) as store, LocalBackend(store) as backend:
         store.create_topic("Orders", queue_count=1)
         with (
-            Producer("pg", backend) as producer,
+            Producer("pg", backend, PATIENT) as producer,
             Outbox(producer, sender, groups=["cg"]) as outbox,
             Idempotency("cg", consumer_engine, max_reconsume_times=0) as once,
             PushConsumer("cg", backend) as consumer,

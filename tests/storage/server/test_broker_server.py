@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.patient import PATIENT
 from rmq_store import Message, Store, StoreConfig, UsageError
 from rmq_store.client import (
     ConsumeConcurrentlyContext,
@@ -27,7 +28,6 @@ from rmq_store.client import (
     MQBrokerError,
     MQClientError,
     Producer,
-    ProducerConfig,
     PushConsumer,
     PushConsumerConfig,
     ResponseCode,
@@ -49,7 +49,6 @@ from rmq_store.server.transport.limits import ListenerLimits
 
 PATIENCE_S = 60.0
 # The first batch of a process loads pandas, by way of pyarrow.
-PATIENT = ProducerConfig(send_msg_timeout=60_000)
 FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.patient import PATIENT
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.client import (
@@ -18,7 +19,6 @@ from rmq_store.client import (
     MessageExt,
     MessageListenerConcurrently,
     Producer,
-    ProducerConfig,
     PushConsumer,
     ResponseCode,
 )
@@ -383,7 +383,7 @@ def test_a_topic_that_was_there_before_its_store_was_served_keeps_its_messages(r
         store.send(Message("orders", b"before"))
     with (
         BrokerServer(root, admin=True) as server,
-        Producer("pg", f"rmq://{server.address}", config=ProducerConfig(send_msg_timeout=60_000)) as producer,
+        Producer("pg", f"rmq://{server.address}", config=PATIENT) as producer,
     ):
         assert producer.send(Message("orders", b"after")).queue_offset == 1
         assert server.store.queue_range("orders", 0) == (0, 2)

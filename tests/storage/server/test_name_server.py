@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.patient import PATIENT
 from rmq_store import Store, StoreConfig, UsageError
-from rmq_store.client import LitePullConsumer, Message, Producer, ProducerConfig
+from rmq_store.client import LitePullConsumer, Message, Producer
 from rmq_store.protocol.bodies import compressed_registration
 from rmq_store.protocol.bodies.routes import BrokerData, KVTable, TopicRouteData
 from rmq_store.protocol.bodies.topics import DataVersion
@@ -42,8 +43,6 @@ from rmq_store.server.name_server import kv_configs, route_table
 from rmq_store.server.name_server.name_server import NameServer
 from rmq_store.testing.broker import wait_until
 
-# The first batch of a process loads pandas, by way of pyarrow.
-PATIENT = ProducerConfig(send_msg_timeout=60_000)
 NAMESPACE = kv_configs.ORDER_TOPIC_CONFIG
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rmq_store.client import Message, Producer, ProducerConfig, ResponseCode
+from helpers.patient import PATIENT
+from rmq_store.client import Message, Producer, ResponseCode
 from rmq_store.format.properties.property_string import encode_properties, parse_properties
 from rmq_store.protocol.bodies.clients import HeartbeatData, ProducerData
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -132,7 +133,7 @@ def test_a_client_that_answers_nothing_has_a_number_of_calls_that_wait() -> None
 
 
 def test_a_message_that_wants_a_reply_names_the_cluster(place: str, server: BrokerServer) -> None:
-    with Producer("pg", place, config=ProducerConfig(send_msg_timeout=60_000)) as producer:
+    with Producer("pg", place, config=PATIENT) as producer:
         sent = producer.send(Message("Orders", b"a", properties={"REPLY_TO_CLIENT": "asker"}))
         other = producer.send(Message("Orders", b"b"))
     store = server.store

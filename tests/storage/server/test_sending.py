@@ -15,10 +15,11 @@ import pytest
 
 from helpers.cluster import requests
 from helpers.cluster.asking import Connection
+from helpers.patient import PATIENT
 from rmq_store import Store, StoreConfig, TopicConfig
 from rmq_store.broker.processor import local_broker
 from rmq_store.broker.write import disk_space
-from rmq_store.client import Message, Producer, ProducerConfig, ResponseCode
+from rmq_store.client import Message, Producer, ResponseCode
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkSettings, SinkTask
@@ -204,7 +205,7 @@ def test_a_send_without_a_delivery_time_has_no_recall_handle(cluster: Cluster, s
 def test_a_producer_over_the_wire_sends_timers_and_takes_them_back(cluster: Cluster, server: BrokerServer) -> None:
     """The server announces a version of 4.9, which has no timers for anybody else."""
     server.store.create_topic("Orders", queue_count=1)
-    with Producer("pg", f"rmq://{server.address}", config=ProducerConfig(send_msg_timeout=60_000)) as producer:
+    with Producer("pg", f"rmq://{server.address}", config=PATIENT) as producer:
         sent = producer.send(Message("Orders", b"later", properties={"TIMER_DELAY_SEC": "60"}))
         assert server.store.queue_range("Orders", 0).max_offset == 0
         assert sent.recall_handle is not None

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from helpers.patient import PATIENT
 from rmq_store import Message, Store, StoreConfig, UsageError
 from rmq_store.cli.maintenance import broker
-from rmq_store.client import Producer, ProducerConfig
+from rmq_store.client import Producer
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.transport.listener import Listener
-
-PATIENT = ProducerConfig(send_msg_timeout=60_000)
 
 
 def broker_host(root: Path) -> str:

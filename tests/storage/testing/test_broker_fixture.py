@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.patient import PATIENT
 from rmq_store import Delivery, Message, NotAStoreError, Store, StoreConfig, UsageError
 from rmq_store.broker.store import open_store
 from rmq_store.broker.store.open_store import Make, OpenRequest
@@ -20,7 +21,6 @@ from rmq_store.client import (
     MessageListenerConcurrently,
     MessageQueue,
     Producer,
-    ProducerConfig,
     PushConsumer,
     PushConsumerConfig,
 )
@@ -41,7 +41,6 @@ from rmq_store.server.virtual_clock import AdvanceClockRequestHeader, AdvanceClo
 from rmq_store.testing import RmqTestBroker
 
 # The first batch of a process loads pandas, by way of pyarrow.
-PATIENT = ProducerConfig(send_msg_timeout=60_000)
 FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
 
 

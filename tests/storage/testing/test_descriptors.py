@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from helpers.patient import PATIENT
 from rmq_store import Message, Store
-from rmq_store.client import LitePullConsumer, Producer, ProducerConfig
+from rmq_store.client import LitePullConsumer, Producer
 from rmq_store.files.mapping import map_file
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.name_server.name_server import NameServer
 from rmq_store.testing import RmqTestBroker
-
-PATIENT = ProducerConfig(send_msg_timeout=60_000)
 
 
 def open_files() -> dict[str, str]:

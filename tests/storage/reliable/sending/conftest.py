@@ -9,8 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from helpers import servers
+from helpers.patient import PATIENT_WITHOUT_RETRIES
 from rmq_store import Store
-from rmq_store.client import Producer, ProducerConfig
+from rmq_store.client import Producer
 from rmq_store.reliable import Tables, open_engine
 
 from .cluster import FailingCluster, MovedClock, World
@@ -51,8 +52,7 @@ def world(engine: sa.Engine, tables: Tables, tmp_path: Path) -> Iterator[World]:
     """A database with the tables, a store, a producer of it, and a clock that stands still."""
     with Store.open(tmp_path / "store", create=True) as store:
         cluster = FailingCluster(store)
-        config = ProducerConfig(retry_times_when_send_failed=0)
-        with Producer("pg_orders", cluster, config) as producer:
+        with Producer("pg_orders", cluster, PATIENT_WITHOUT_RETRIES) as producer:
             made = World(engine, tables, store, cluster, producer, MovedClock())
             yield made
             for outbox in made.outboxes:

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from helpers.patient import PATIENT
 from rmq_store import Message, UsageError
 from rmq_store.client import MessageIllegalError, Producer, RemotingConnectError, RemotingTimeoutError
 from rmq_store.reliable.database.trouble import duplicate_key
@@ -487,7 +488,7 @@ def test_drivers_name_the_key_that_is_there(text: str, key: str) -> None:
 
 def test_a_producer_that_is_not_started_checks_and_leaves_the_sending_to_others(world: World) -> None:
     outbox = world.outbox()
-    outbox._producer = Producer("pg_web", world.cluster)
+    outbox._producer = Producer("pg_web", world.cluster, PATIENT)
     with pytest.raises(MessageIllegalError), outbox.begin() as connection:
         outbox.add(connection, Message("Orders", b""))
     with outbox.begin() as connection:
