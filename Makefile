@@ -146,7 +146,7 @@ lint: $(STAMP) ## ruff: style and banned calls
 types: $(STAMP) ## mypy --strict over both packages
 	@$(PY) -m mypy
 
-check: ## what CI runs: lint, types, compat, harness-short, cluster-short, test-long, test
+check: ## what CI runs: lint, types, spark-versions-short, compat, harness-short, cluster-short, test-long, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached

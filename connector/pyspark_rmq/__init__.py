@@ -79,10 +79,10 @@ def register(spark: SparkSession) -> None:
     Raises:
         ImportError: PySpark is missing or too old; 4.0 or newer is needed.
     """
-    from pyspark_rmq.access.spark_api import TELLS_STARTS  # says what is missing
+    from pyspark_rmq.access.spark_api import TELLS_STARTS, register_source  # says what is missing
     from pyspark_rmq.source import DefaultSource
 
-    spark.dataSource.register(DefaultSource)
+    register_source(spark, DefaultSource)
     session: Any = spark
     if hasattr(session, "_jsparkSession"):  # Classic; PySpark has no public name for it
         session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)

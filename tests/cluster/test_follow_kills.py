@@ -21,9 +21,10 @@ import pytest
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.followed.plan import COUNTS, SHORT, Event, events
-from helpers.cluster.followed.scene import SEGMENT_BYTES, Scene
+from helpers.cluster.followed.scene import SMALL, Scene
 from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.kills.results import ROOT, sources_now
+from rmq_store import StoreConfig
 
 NewName = Callable[[str], str]
 KILLS = int(os.environ.get("RMQ_FOLLOW_KILLS", "200"))
@@ -35,7 +36,7 @@ def test_readers_of_a_replica_see_the_masters_bytes_whatever_dies(
     cluster: RocketmqCluster, new_name: NewName, tmp_path: Path
 ) -> None:
     topic = cluster.create_topic(new_name("Killed"), 4)
-    with Scene(cluster, tmp_path, topic, segment_bytes=64 << 20, java=False) as scene:
+    with Scene(cluster, tmp_path, topic, sizes=StoreConfig(), java=False) as scene:
         scene.begin()
         for point in SHORT:
             scene.run(Event(cluster.version, point, 0))
@@ -52,10 +53,13 @@ def test_two_hundred_kills_show_no_hole_no_half_unit_and_no_other_byte(
 ) -> None:
     require_released(version)
     done = Done(version)
-    sizes = {"mappedFileSizeCommitLog": SEGMENT_BYTES, "mappedFileSizeConsumeQueue": 20 * 1000}
+    sizes = {
+        "mappedFileSizeCommitLog": SMALL.mapped_file_size_commit_log,
+        "mappedFileSizeConsumeQueue": SMALL.mapped_file_size_consume_queue,
+    }
     with RocketmqCluster(version, properties=sizes) as cluster:
         topic = cluster.create_topic(new_name("Killed"), 4)
-        with Scene(cluster, tmp_path, topic, segment_bytes=SEGMENT_BYTES, java=True) as scene:
+        with Scene(cluster, tmp_path, topic, sizes=SMALL, java=True) as scene:
             scene.units_at_start()
             for generation in events(version):
                 left = [event for event in generation if event.name not in done.names]

@@ -10,6 +10,7 @@ names and signatures, never for the number of a version: vendors patch theirs.
     ReadLimit and its classes,     4.0 and 4.1 lack them. `latestOffset()` gets neither a start nor a limit, and a
     SupportsTriggerAvailableNow    source is told nothing of AvailableNow (`pyspark_rmq.older_spark.untold_reader`)
     timezone of to_arrow_schema    4.0 and 4.1 lack it, and have UTC
+    a second registration          4.0 refuses it
 """
 
 from __future__ import annotations
@@ -30,10 +31,14 @@ except ImportError as error:
         _found = "it is not installed"
     raise ImportError(f"pyspark_rmq needs PySpark 4.0 or newer, and {_found}: pip install 'pyspark>=4.0'") from error
 
+from pyspark.errors import AnalysisException
+
 from pyspark_rmq.position.position import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
 try:
@@ -121,6 +126,17 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema)
 
 
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a source in a session. 4.0 refuses one that it has found by itself, with the error of a name that is
+    taken: the session has it then.
+    """
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
 def refuse_pushdown(options: Mapping[str, str]) -> None:
     """Raise `UsageError` for the option filterPushdown of a read if this Spark pushes no filters down."""
     if not HAS_PUSHDOWN and options.get("filterPushdown", "false").strip().lower() == "true":
@@ -145,5 +161,5 @@ __all__ = [
     "EqualTo", "Filter", "GreaterThan", "GreaterThanOrEqual", "In", "IsNotNull", "IsNull", "LessThan",
     "LessThanOrEqual", "Not", "ReadAllAvailable", "ReadLimit", "ReadMaxBytes", "ReadMaxRows", "ReadMinRows",
     "StringContains", "StringEndsWith", "StringStartsWith", "SupportsTriggerAvailableNow", "arrow_schema", "lacking",
-    "refuse_pushdown",
+    "refuse_pushdown", "register_source",
 ]  # fmt: skip

@@ -200,6 +200,7 @@ class Session:
 
 def test_a_session_is_listened_to_once_and_only_where_spark_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = Session()
+    monkeypatch.setattr(group_listener, "TELLS_STARTS", True)
     listen(session)
     assert session.listeners == []
     monkeypatch.setattr(group_listener, "TELLS_STARTS", False)

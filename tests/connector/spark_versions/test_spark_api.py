@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyspark
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from pyspark_rmq.access import executor_check, spark_api
@@ -62,10 +65,18 @@ def test_nobody_else_imports_what_a_spark_may_lack() -> None:
     assert found == {"access/spark_api.py"}
 
 
+# A test may ask for the number, and the package may not.
+newest = pytest.mark.skipif(
+    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="this Spark is itself an older one"
+)
+
+
+@newest
 def test_the_newest_spark_lacks_nothing() -> None:
     assert spark_api.lacking() == {}
 
 
+@newest
 @pytest.mark.parametrize(
     ("untold", "names", "lacks"),
     [
@@ -113,12 +124,31 @@ for name in ("register", "consume", "GroupListener"):
 
 def test_filter_pushdown_is_refused_by_name_where_spark_pushes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """At `load()`, and where a schema of the user's passes that by."""
-    source = DefaultSource(CaseInsensitiveDict({"path": "/nowhere", "subscribe": "T", "filterPushdown": "true"}))
-    schema = source.schema()
+    options = {"path": "/nowhere", "subscribe": "T"}
+    schema = DefaultSource(CaseInsensitiveDict(options)).schema()
+    source = DefaultSource(CaseInsensitiveDict({**options, "filterPushdown": "true"}))
     monkeypatch.setattr(spark_api, "HAS_PUSHDOWN", False)
     for call in (source.schema, lambda: source.reader(schema)):
         with pytest.raises(UsageError, match="option filterPushdown: this Spark pushes no filters"):
             call()
+
+
+@pytest.mark.parametrize("condition", ["DATA_SOURCE_ALREADY_EXISTS", "DATA_SOURCE_NOT_FOUND"])
+def test_a_session_that_has_found_the_source_keeps_it(condition: str) -> None:
+    """4.0 refuses what it has found by itself."""
+
+    class Refusing:
+        dataSource = property(lambda self: self)
+
+        def register(self, source: type) -> None:
+            raise AnalysisException("refused", errorClass=condition)
+
+    session: Any = Refusing()
+    if condition == "DATA_SOURCE_ALREADY_EXISTS":
+        spark_api.register_source(session, DefaultSource)
+        return
+    with pytest.raises(AnalysisException):
+        spark_api.register_source(session, DefaultSource)
 
 
 @pytest.mark.parametrize("other", ["release", "Spark"])
@@ -128,15 +158,15 @@ def test_a_task_with_another_release_than_the_driver_is_refused(
     """What a task gets cannot be unpickled there, so nothing is read or written."""
     import rmq_store
     from pyspark_rmq.read.reader import RmqReader
-    from pyspark_rmq.read.stream_reader import RmqStreamReader
     from pyspark_rmq.write.writer import RmqStreamWriter, RmqWriter
 
     options = CaseInsensitiveDict({"path": str(tmp_path), "subscribe": "T"})
     source = DefaultSource(options)
     schema = source.schema()
+    stream: Any = source.streamReader(schema)
     sent = [cloudpickle.dumps(one) for one in (RmqWriter(None), RmqStreamWriter(None), source.reader(schema),
-                                               source.streamReader(schema))]  # type: ignore[arg-type]  # fmt: skip
-    for pickled, kind in zip(sent, (RmqWriter, RmqStreamWriter, RmqReader, RmqStreamReader), strict=True):
+                                               stream)]  # type: ignore[arg-type]  # fmt: skip
+    for pickled, kind in zip(sent, (RmqWriter, RmqStreamWriter, RmqReader, type(stream)), strict=True):
         assert isinstance(cloudpickle.loads(pickled), kind)
     if other == "release":
         monkeypatch.setattr(rmq_store, "__version__", "9.9.9")
