@@ -134,6 +134,11 @@ def copy_store() -> Callable[[Path, Path], Path]:
     return copy
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A process that begins the longest test as its last one lets the others wait."""
+    items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+
+
 @pytest.fixture(autouse=True)
 def _a_disk_with_room(request: pytest.FixtureRequest) -> Iterator[None]:
     """A store warns and refuses by how full its disk is. The host's disk decides no test but those marked real_disk.

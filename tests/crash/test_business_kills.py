@@ -19,6 +19,7 @@ def servers_are_there(part: Part) -> None:
         pytest.fail(reason)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("part", kills.PARTS, ids=lambda part: part.name)
 def test_each_group_has_one_effect_of_what_was_committed_wherever_processes_die(part: Part, run_part: Run) -> None:
     counters = run_part(part)

@@ -13,6 +13,7 @@ PART = model.PARTS[0]
 assert kill.PARTS
 
 
+@pytest.mark.minutes
 def test_no_walk_of_calls_kills_and_power_cuts_leaves_the_model(run_part: Run) -> None:
     counters = run_part(PART)
     assert (counters.violations, counters.first) == (0, "")

@@ -32,6 +32,7 @@ NAMED = {
 }  # fmt: skip
 
 
+@pytest.mark.minutes
 def test_a_kill_at_any_point_loses_nothing(run_part: Run) -> None:
     counters = run_part(PART)
     assert not counters.violations, counters

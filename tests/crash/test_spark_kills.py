@@ -15,6 +15,7 @@ Run = Callable[..., Counters]
 (KILLS,) = spark_kills.PARTS
 
 
+@pytest.mark.minutes
 def test_killed_drivers_lose_nothing_and_double_nothing(run_part: Run) -> None:
     counters = run_part(KILLS)
     assert counters.violations == 0, counters.first

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.harness
 Run = Callable[..., Counters]
 
 
+@pytest.mark.minutes
 def test_every_bit_of_a_record_of_every_kind_is_seen_with_a_crc_of_the_record(run_part: Run) -> None:  # noqa: F811
     assert len(all_bits()) == BITS
     assert len({(victim.kind, victim.mode) for victim in victims()}) == 16 * len(MODES)
@@ -39,7 +40,7 @@ def test_without_the_crc_of_the_record_flips_are_missed(run_part: Run) -> None: 
     assert run_part(PART, without_protection=name).altered > 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.minutes
 def test_no_flip_of_anything_else_gives_a_wrong_message(run_part: Run) -> None:  # noqa: F811
     counters = run_part(VIEW_FLIPS)
     assert counters.violations == 0, counters.first

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -87,7 +88,8 @@ def _empty(log: CommitLog) -> None:
 
 def transfer_seeds(base: Path) -> list[bytes]:
     """The log of a store of ours as a master sends it, cut in several ways."""
-    with Store.open(base / "master", create=True, config=CONFIG) as store:
+    base.mkdir(parents=True, exist_ok=True)
+    with Store.open(tempfile.mkdtemp(dir=base), create=True, config=CONFIG) as store:
         store.create_topic("Orders", queue_count=2)
         for number in range(3):
             store.send(Message("Orders", b"body", tags="a", keys="k1 k2", queue_id=number % 2))

@@ -386,6 +386,6 @@ def _without_progress_crc() -> Iterator[None]:
 
 PART = Part(
     "view flips", "9", "bits of queues, index, checkpoint, tables and our own files flipped", "flips",
-    harness=2400, crash=20_000, soak=1_000_000, chunk=2400, run=run, protections=("record_owner", "progress_crc"),
+    harness=1200, crash=20_000, soak=1_000_000, chunk=2400, run=run, protections=("record_owner", "progress_crc"),
     bites_within=600, by_cycle=True,
 )  # fmt: skip

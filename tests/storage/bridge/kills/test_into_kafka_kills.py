@@ -109,6 +109,7 @@ def prepared(kafka: KafkaServer, root: Path, prefix: str, rows: int) -> str:
     return topic
 
 
+@pytest.mark.minutes
 def test_kills_of_mirror_and_broker_lose_and_repeat_nothing(kafka: KafkaServer, scratch: Path) -> None:
     seed = int(os.environ.get("RMQ_MIRROR_SEED", time.time_ns() % 1_000_000))
     root, log = scratch / "store", scratch / "mirror.log"
