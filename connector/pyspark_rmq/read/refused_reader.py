@@ -33,8 +33,8 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise the refusal."""
         self._refuse()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Raise the refusal."""
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """Raise the refusal. A Spark before 4.2 gives neither argument."""
         self._refuse()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -105,6 +105,12 @@ def test_filters_are_pushed_or_refused_by_name(spark: Any, make_store: Make) -> 
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+def test_an_option_that_no_stream_has_is_the_querys_error(spark: Any, make_store: Make, tmp_path: Path) -> None:
+    rows = stream(spark, make_store(Orders=1), key="K7")
+    with pytest.raises(Exception, match="option key is not possible for a stream read"):
+        run_now(rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
+
+
 def test_a_stream_goes_on_repeats_and_commits_for_its_group(
     spark: Any, make_store: Make, add_messages: Make, bodies: Make, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from pyspark_rmq.access import executor_check, spark_api
+from pyspark_rmq.read.refused_reader import RefusedStreamReader
 from pyspark_rmq.source import DefaultSource
 from rmq_store.errors import UsageError
 
@@ -131,6 +132,12 @@ def test_filter_pushdown_is_refused_by_name_where_spark_pushes_nothing(monkeypat
     for call in (source.schema, lambda: source.reader(schema)):
         with pytest.raises(UsageError, match="option filterPushdown: this Spark pushes no filters"):
             call()
+
+
+@pytest.mark.parametrize("given", [(), ({}, spark_api.ReadAllAvailable())], ids=["4.0", "4.2"])
+def test_each_spark_gets_the_reason_of_a_refused_stream(given: tuple[Any, ...]) -> None:
+    with pytest.raises(UsageError, match="no such option"):
+        RefusedStreamReader(UsageError("no such option")).latestOffset(*given)
 
 
 @pytest.mark.parametrize("condition", ["DATA_SOURCE_ALREADY_EXISTS", "DATA_SOURCE_NOT_FOUND"])
