@@ -51,6 +51,28 @@ def is_ended(client: socket.socket) -> bool:
         return True
 
 
+def test_a_free_port_belongs_to_one_listener_before_it_listens() -> None:
+    """The kernel gives the port of a socket that shares it to others that would share it, too."""
+    listener = Listener("127.0.0.1", 0, lambda _: None)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", listener.port))
+    listener.start()
+    listener.close()
+
+
+def test_a_listener_comes_back_to_its_port_at_once() -> None:
+    """The connections of the one before are still known to the kernel."""
+    listener = Listener("127.0.0.1", 0, lambda _: None)
+    listener.start()
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=20):
+        listener.close()
+        again = Listener("127.0.0.1", listener.port, lambda _: None)
+        again.start()
+        again.close()
+
+
 @pytest.mark.parametrize("iterations", ITERATIONS)
 def test_a_listener_ends_a_connection_that_comes_while_it_closes(iterations: int) -> None:
     listener = Listener("127.0.0.1", 0, lambda _: None)

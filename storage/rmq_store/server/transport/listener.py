@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -137,8 +138,9 @@ class Listener:
         self._stop_loop()
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:
+        # Linux gives one free port to two that ask with SO_REUSEADDR while neither listens; the second listen() fails.
         return await self._loop.create_server(
-            self._accepted, host, port, backlog=_ACCEPTED_AT_ONCE, start_serving=False
+            self._accepted, host, port, backlog=_ACCEPTED_AT_ONCE, start_serving=False, reuse_address=port != 0
         )
 
     async def _start_serving(self) -> None:
@@ -147,6 +149,8 @@ class Listener:
             for each in server.sockets:
                 with each.dup() as same:  # the kernel keeps more of them waiting than asyncio accepts at once
                     same.listen(_BACKLOG)
+                    # Connections inherit it, so that the next server has the port while the kernel remembers them.
+                    same.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
     def _accepted(self) -> asyncio.BaseProtocol:
         """The protocol of a new connection. asyncio's own TLS servers do not tell why a handshake has failed."""
