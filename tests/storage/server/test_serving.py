@@ -50,8 +50,10 @@ def test_a_store_is_served_at_the_default_address_after_another_one(root: Path, 
 
 
 def test_two_servers_that_have_bound_one_port_do_not_both_listen() -> None:
-    first = Listener("127.0.0.1", 0, lambda request: None)
-    second = Listener("127.0.0.1", first.port, lambda request: None)
+    """Each has asked for this port."""
+    earlier = Listener("127.0.0.1", 0, lambda request: None)
+    earlier.close()
+    first, second = (Listener("127.0.0.1", earlier.port, lambda request: None) for _ in range(2))
     try:
         first.start()
         with pytest.raises(UsageError, match=f"cannot listen at 127.0.0.1:{first.port}: "):
