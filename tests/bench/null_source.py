@@ -141,7 +141,12 @@ class NullStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         pass
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """Spark 4.0 and 4.1 ask without `start`: nobody knows then where a trigger begins, and there is one for all."""
+        if start is None:
+            if self._rows_per_trigger < self._total:
+                raise ValueError("rowsPerTrigger needs a Spark that tells the start of a batch: 4.2 or newer")
+            return {"row": self._total}
         return {"row": min(self._total, start["row"] + self._rows_per_trigger)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -48,6 +48,14 @@ def test_only_the_columns_of_the_schema_are_handed_over(made: Input) -> None:
     assert batch.schema.names == ["queueId", "topic"]
 
 
+def test_a_spark_that_does_not_tell_the_start_has_everything_in_one_trigger(made: Input) -> None:
+    source = NullSource(made.null())
+    assert source.streamReader(source.schema()).latestOffset() == {"row": ROWS}
+    limited = NullSource(made.null() | {"rowsPerTrigger": "2000"})
+    with pytest.raises(ValueError, match="rowsPerTrigger needs a Spark that tells the start of a batch"):
+        limited.streamReader(limited.schema()).latestOffset()
+
+
 def test_a_stream_gives_everything_in_as_many_triggers_as_asked_for(made: Input) -> None:
     source = NullSource(made.null() | {"rowsPerTrigger": "2000"})
     reader = source.streamReader(source.schema())
