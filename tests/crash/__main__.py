@@ -18,6 +18,7 @@ from rich.text import Text
 from crash import catalogue, report, run
 from crash.part import Part
 from crash.state import DEFAULT_SEED, ROOT, State, StateError
+from helpers import readme_claims
 
 BUILD = ROOT / "build" / "reliability"
 
@@ -114,6 +115,7 @@ def write_report(sources: tuple[Path, ...]) -> None:
     report.merge(sources)
     report.TARGET.write_text(report.text(), encoding="utf-8")
     click.echo(f"wrote {report.TARGET.relative_to(ROOT)}")
+    sys.exit(readme_claims.tell_stale())
 
 
 def choose(parts: dict[str, Part], names: Sequence[str]) -> list[Part]:
