@@ -2,7 +2,6 @@
 
 VENV := .venv
 PY := $(VENV)/bin/python
-BENCH_PY := $(PY)
 STAMP := $(VENV)/.installed
 CHECK_HOST := sh tools/check_host.sh
 # Three processes share the tests, on two processors too: many tests wait for other processes. Each starts a Spark of its own; one that
@@ -19,6 +18,7 @@ INTEROP := tests/interop
 # None of their tests runs in any clone: three processes need not import them.
 ELSEWHERE := $(addprefix --ignore=,$(COMPAT) $(CLUSTER) $(INTEROP))
 SPARK_VERSIONS := 4.0 4.1 4.2 4.3
+OLDER_SPARKS := 4.0 4.1
 SPARK_TESTS := tests/connector/spark_versions
 KAFKA_VERSIONS := 2.8.2 3.6.2 3.9.1 4.3.0
 KAFKA_TESTS := tests/storage/bridge tests/storage/cli tests/test_kafka_server.py
@@ -26,7 +26,7 @@ HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/st
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow deploy compat compat-stores cluster cluster-short harness harness-short kafka kafka-versions spark-versions spark-versions-short crash soak bench bench-peers lint types check clean seeded-faults
+.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow deploy compat compat-stores cluster cluster-short harness harness-short kafka kafka-versions spark-versions spark-versions-short crash soak bench bench-spark bench-peers lint types check clean seeded-faults
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,9 +131,16 @@ crash: java $(STAMP) ## break stores on purpose for up to an hour, and count wha
 soak: java $(STAMP) ## the same with the full figures: hours; goes on where `make crash` or itself stopped
 	@PYTHONPATH=tests $(PY) -m crash run --scale soak --teeth --jobs 2 $(CRASH_ARGS)
 
-# With BENCH_PY=build/spark-4.0/bin/python and BENCH_ARGS with the names of rows, those rows with another Spark.
 bench: java $(STAMP) ## measure store, source and sink, each beside its yardstick (docs/performance.md)
-	@PYTHONPATH=tests $(BENCH_PY) -m bench run $(BENCH_ARGS)
+	@PYTHONPATH=tests $(PY) -m bench run $(BENCH_ARGS)
+	@PYTHONPATH=tests $(PY) -m bench report
+
+bench-spark: java $(foreach version,$(OLDER_SPARKS),build/spark-$(version)/.installed) ## measure reads and writes with older Sparks, each beside its own null source
+	@for version in $(OLDER_SPARKS); do \
+	    echo "Spark $$version"; \
+	    PYTHONPATH=tests build/spark-$$version/bin/python -m bench run --json docs/performance/spark-$$version.json \
+	        --row read-batch-5 --row read-stream-5 --row read-stream-17 --row write-batch-5 --row write-stream-5 || exit 1; \
+	done
 	@PYTHONPATH=tests $(PY) -m bench report
 
 bench-peers: java $(STAMP) ## the same beside the released RocketMQ and Kafka too (needs Maven)

@@ -61,6 +61,10 @@ class Result:
     def ratio(self) -> float:
         return statistics.median(self.ratios)
 
+    @property
+    def ratio_text(self) -> str:
+        return f"{self.ratio:.2f} ({min(self.ratios):.2f}..{max(self.ratios):.2f})"
+
 
 @dataclass(frozen=True, slots=True)
 class Plotted:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bench import measure
+from bench import measure, older_sparks
 from bench.case import GROUPS, Case, Target
 from bench.catalogue import Catalogue
 from bench.curve import Curve
@@ -40,7 +40,7 @@ NOT_RUN = "not run"
 def write(catalogue: Catalogue, figures_path: Path = FIGURES, target: Path = TARGET, plots: Path = PLOTS) -> None:
     """The page, and one SVG for each curve that was measured."""
     figures = measure.load(figures_path)
-    target.write_text(text(catalogue, figures), encoding="utf-8")
+    target.write_text(text(catalogue, figures, older_sparks.load(plots)), encoding="utf-8")
     for curve in catalogue.curves.values():
         if plotted := figures.curves.get(curve.name):
             plots.mkdir(exist_ok=True)
@@ -73,14 +73,15 @@ class Notes:
         return [*(("s", text) for text in case.setup()), *([("r", case.limit)] if case.limit else [])]
 
 
-def text(catalogue: Catalogue, figures: Figures) -> str:
-    """The page."""
+def text(catalogue: Catalogue, figures: Figures, older: Mapping[str, Figures] | None = None) -> str:
+    """The page. `older`: the figures of other Sparks, by their version."""
     page = FRAME.read_text(encoding="utf-8")
     cases = catalogue.cases.values()
     notes = Notes(sorted(cases, key=lambda case: GROUPS.index(case.group)))
     parts = {
         "missed": _missed(cases, figures, notes),
         "tables": "\n".join(filter(None, (_section(group, cases, figures, notes) for group in GROUPS))),
+        "older": _older(catalogue, figures, older or {}),
         "curves": "\n".join(_plot(curve, figures) for curve in catalogue.curves.values()),
     }
     for name, part in parts.items():
@@ -121,6 +122,15 @@ def _body(case: Case) -> str:
     return "" if case.body_bytes is None else f"{case.body_bytes:,}"
 
 
+def _older(catalogue: Catalogue, figures: Figures, older: Mapping[str, Figures]) -> str:
+    if not older:
+        return ""
+    heads = ("what", "body B", *(f"Spark {spark}" for spark in older), "the newest Spark")
+    shown = table(heads, older_sparks.rows(catalogue, figures, older), right=(1, *range(2, len(heads))))
+    places = [result.place for each in older.values() for result in each.results.values()]
+    return f"{shown}\nThose of the older Sparks were taken on {_when(places)}.\n"
+
+
 def _lines(case: Case, figures: Figures, notes: Notes) -> list[list[str]]:
     target = "" if case.target is None else target_text(case.target, case.unit)
     lines = []
@@ -129,11 +139,10 @@ def _lines(case: Case, figures: Figures, notes: Notes) -> list[list[str]]:
         if result is None:
             lines.append([title, _body(case), NOT_RUN, case.yardstick, "", target, "", notes.cell(case)])
             continue
-        ratio = f"{result.ratio:.2f} ({min(result.ratios):.2f}..{max(result.ratios):.2f})"
         ours, yardstick = (f"{number(statistics.median(side))} {case.unit}" for side in (result.ours, result.yardstick))
         beside = f"{yardstick}: {case.yardstick}"
         reached = verdict(case.target, result)
-        lines.append([title, _body(case), ours, beside, ratio, target, reached, notes.cell(case)])
+        lines.append([title, _body(case), ours, beside, result.ratio_text, target, reached, notes.cell(case)])
     return lines
 
 

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench import __main__ as program
-from bench import catalogue, measure, report
+from bench import catalogue, measure, older_sparks, report
 from bench.case import GROUPS, Case, Pair, Target
 from bench.catalogue import Catalogue
 from bench.curve import Curve, Point
@@ -297,6 +297,21 @@ def test_rows_that_miss_their_target_stand_at_the_top() -> None:
     assert "None." in text.split("## How to read it")[0].splitlines()
 
 
+def test_the_ratios_of_older_sparks_stand_beside_those_of_the_newest(tmp_path: Path) -> None:
+    known = Catalogue({name: fake(name, title=name) for name in ("both", "newest", "old")})
+    newest = Figures({name: Result(name, [90.0, 80.0], [100.0, 100.0], PLACE) for name in ("both", "newest")})
+    Figures({"both": Result("both", [70.0], [100.0], PLACE)}).save(tmp_path / "spark-4.0.json")
+    Figures({"old": Result("old", [60.0], [100.0], PLACE)}).save(tmp_path / "spark-4.1.json")
+    text = report.text(known, newest, older_sparks.load(tmp_path))
+    section = text.split("## Older Sparks")[1].split("\n## ")[0].splitlines()
+    assert [line for line in section if line.startswith("| ") and "---" not in line] == [
+        "| what | body B | Spark 4.0 | Spark 4.1 | the newest Spark |",
+        "| both | 100 | 0.70 (0.70..0.70) |  | 0.85 (0.80..0.90) |",
+        "| old | 100 |  | 0.60 (0.60..0.60) |  |",
+    ]
+    assert "Not run yet." in report.text(known, newest).split("## Older Sparks")[1].split("\n## ")[0]
+
+
 def test_a_plot_is_drawn_of_what_was_measured(tmp_path: Path) -> None:
     curve = Curve("c", "a curve", "x", "y", True, lambda *_: [])
     points = [Point(4096, "ours", 1), Point(1, "ours", 2), Point(1, "yardstick", 3)]
@@ -351,7 +366,7 @@ def test_packages_are_compiled_as_an_installation_does_it(tmp_path: Path) -> Non
 def test_the_page_in_docs_has_the_figures_in_docs() -> None:
     known = catalogue.found()
     assert known.missing == {}
-    page = report.text(known, measure.load(report.FIGURES))
+    page = report.text(known, measure.load(report.FIGURES), older_sparks.load())
     assert report.TARGET.read_text(encoding="utf-8") == page, "python -m bench report"
 
 
