@@ -37,7 +37,7 @@ def test_kubernetes_would_take_the_manifests(tmp_path: Path) -> None:
     pip = [tmp_path / "tools" / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", VALIDATOR]
     subprocess.run(pip, check=True)
     wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(MANIFESTS[-1].read_text().replace("mountPath:", "mountpath:"))
+    wrong.write_text(MANIFESTS[-1].read_text().replace("readOnly:", "readonly:"))
 
     def validated(manifest: Path) -> subprocess.CompletedProcess[str]:
         program = tmp_path / "tools" / "bin" / "kubernetes-validate"
@@ -48,7 +48,7 @@ def test_kubernetes_would_take_the_manifests(tmp_path: Path) -> None:
         done = validated(manifest)
         assert done.returncode == 0, done.stdout + done.stderr
     done = validated(wrong)
-    assert done.returncode != 0 and "mountpath" in done.stdout + done.stderr
+    assert done.returncode != 0 and "readonly" in done.stdout + done.stderr
 
 
 def test_the_page_and_the_manifests_use_the_same_names() -> None:
