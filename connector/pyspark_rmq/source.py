@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -29,6 +29,12 @@ class DefaultSource(DataSource):
 
         super().__init__(options)
         check_names(options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A task of a read unpickles the source before its reader."""
+        from pyspark_rmq.access.executor_check import sent
+
+        return sent(self)
 
     @classmethod
     def name(cls) -> str:

@@ -21,7 +21,12 @@ def command(name: str, **instead: str) -> str:
 
 
 # What a test must replace: places that only a reader has.
-WORDS = {"master": "spark://spark1:7077", "name_server": "ns1:9876", "checkpoint": "/shared/checkpoint"}
+WORDS = {
+    "master": "spark://spark1:7077",
+    "name_server": "ns1:9876",
+    "checkpoint": "/shared/checkpoint",
+    "unpacked": "/opt/environment",
+}
 
 
 def messages() -> list[str]:

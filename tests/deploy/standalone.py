@@ -57,7 +57,7 @@ class Standalone:
         return outside() | {
             "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(self.work),
             "SPARK_CONF_DIR": str(self.directory / "conf"), "SPARK_LOG_DIR": str(self.directory / "logs"),
-            "SPARK_PID_DIR": str(self.directory / "pids"), "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_PID_DIR": str(self.directory / "pids"),
             "SPARK_SUBMIT_OPTS": SHORT_LIFE, "SPARK_LAUNCHER_OPTS": SHORT_LIFE,
             "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIFE} -Dspark.master.rest.enabled=false",
             "PATH": os.pathsep.join(directories),
@@ -80,10 +80,12 @@ class Standalone:
 
     def _start(self, stack: contextlib.ExitStack, name: str, *arguments: str) -> None:
         log = stack.enter_context((self.directory / f"{name}.log").open("ab"))
-        # Workers that start with PYSPARK_PYTHON would give it to executors.
+        # Workers that start with PYSPARK_PYTHON would give it to executors. The memory is for these alone: a Connect
+        # server takes the same variable, and does not start with less than 450 MiB.
+        environment = self.environment() | {"SPARK_DAEMON_MEMORY": "256m"}
         process = subprocess.Popen(
             [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
-            env=self.environment(), cwd=self.directory, stdout=log, stderr=subprocess.STDOUT,
+            env=environment, cwd=self.directory, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
         stack.callback(process.wait)
         stack.callback(process.terminate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -12,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import rmq_store
+from helpers.cluster.waiting import until
 from rmq_store import Store
 
 from .conftest import ORDERS, shell
 from .page import ROOT, command
-from .standalone import Standalone
+from .standalone import START_S, Standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -122,20 +124,33 @@ def test_a_job_of_a_standalone_cluster_brings_its_environment(
     assert unpacked, "executors did not get the archive"
 
 
+def answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_a_connect_server_of_a_standalone_cluster_brings_the_environment(
     packed: Path, standalone: Standalone, driver: Path, name_server: str, tmp_path: Path
 ) -> None:
     shutil.copy(packed / "environment.tar.gz", driver)
-    environment = drivers(standalone)
-    shell(command("connect", master=standalone.master), driver, environment)
+    environment, unpacked = drivers(standalone), str(tmp_path / "unpacked")
+    shell(command("connect", unpacked=unpacked), driver, environment)
+    shell(command("connect-server", master=standalone.master, unpacked=unpacked), driver, environment)
+
+    def logs() -> str:
+        return "".join(path.read_text()[-2000:] for path in (standalone.directory / "logs").glob("*.out"))
+
     try:
-        remote = f"sc://127.0.0.1:{standalone.connect_port}"
+        # The script returns before the server is there, and a client waits for a server that has died.
+        port = standalone.connect_port
+        until(lambda: answers(port) or "Exception in thread" in logs(), "the server answers", START_S)
+        assert answers(port), logs()
+        remote = f"sc://127.0.0.1:{port}"
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", ASK_CONNECT, remote, name_server, str(tmp_path / "checkpoint")],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        logs = "".join(path.read_text()[-2000:] for path in (standalone.directory / "logs").glob("*.out"))
-        assert f"{ORDERS} bills" in done.stdout, done.stderr[-3000:] + logs + standalone.executors_said()
+        assert f"{ORDERS} bills" in done.stdout, done.stderr[-3000:] + logs() + standalone.executors_said()
     finally:
         shell("$SPARK_HOME/sbin/stop-connect-server.sh", driver, environment)
 

@@ -1,10 +1,10 @@
 """A task reads and writes only with this package, in the driver's release, with the driver's C extension, and with a
 PySpark that lacks what the driver's lacks.
 
-Spark pickles readers and writers on the driver, and unpickles them in each task. `SentToExecutors` makes that the place
-of the check, because nothing of a task runs before it:
+Spark pickles readers and writers on the driver, for a read the data source in front of them, and unpickles them in each
+task. `SentToExecutors` makes that the place of the check, because nothing of a task runs before it:
 
-    driver      `SentToExecutors.__reduce__`   what the driver has travels with the object
+    driver      `sent`                         what the driver has travels with the object
     task        `arrive`                       pickled by value, so it also runs where this package is missing
                 `check`                        the package of the task against what has travelled
                 the object                     its modules are imported only now
@@ -28,13 +28,18 @@ _has_warned = False
 
 
 class SentToExecutors:
-    """Base of the readers and writers that Spark sends to tasks. Only the outermost object needs it."""
+    """Base of the readers and writers that Spark sends to tasks. Only the outermost objects need it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kind = type(self)
-        # A class of a script is pickled by value: in a task, its module is another one. All others go by their names.
-        named = kind if kind.__module__ == "__main__" else (kind.__module__, kind.__qualname__)
-        return arrive, (*driver_has(), named), self.__getstate__()
+        return sent(self)
+
+
+def sent(one: object) -> tuple[Any, ...]:
+    """The value of `__reduce__` for an object that a task unpickles."""
+    kind = type(one)
+    # A class of a script is pickled by value: in a task, its module is another one. All others go by their names.
+    named = kind if kind.__module__ == "__main__" else (kind.__module__, kind.__qualname__)
+    return arrive, (*driver_has(), named), one.__getstate__()
 
 
 def driver_has() -> tuple[str, bool, tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import rmq_store
 from pyspark_rmq.access import executor_check
 from pyspark_rmq.access.executor_check import SentToExecutors, check
 from pyspark_rmq.read import pushdown, reader, refused_reader, reports, stream_reader
+from pyspark_rmq.source import DefaultSource
 from pyspark_rmq.write import writer
 from rmq_store import UsageError, extension
 
@@ -49,6 +51,9 @@ def with_extension(monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 def test_the_same_package_takes_the_object() -> None:
     assert arrived(cloudpickle.dumps(Sent())).rows == 3
+    source = cloudpickle.loads(cloudpickle.dumps(DefaultSource({"path": "/data/store", "subscribe": "Orders"})))
+    assert type(source) is DefaultSource
+    assert dict(source.options) == {"path": "/data/store", "subscribe": "Orders"}
 
 
 def test_all_that_spark_sends_to_tasks_is_checked() -> None:
@@ -122,9 +127,11 @@ def test_a_class_of_a_script_is_sent_as_it_is() -> None:
     assert type(made).__name__ == "Own"
 
 
-def test_a_python_without_the_package_says_so(tmp_path: Path) -> None:
+# The source stands in front of the reader in what Spark sends for a read.
+@pytest.mark.parametrize("make", [Sent, lambda: DefaultSource({"path": "/data/store", "subscribe": "Orders"})])
+def test_a_python_without_the_package_says_so(make: Callable[[], object], tmp_path: Path) -> None:
     """The check is pickled by value. By reference, Spark's error would only name a module."""
-    sent = cloudpickle.dumps(Sent())
+    sent = cloudpickle.dumps(make())
     only_pyspark = tmp_path / "spark"
     only_pyspark.mkdir()
     # What unpickles a function by value is in pyspark.cloudpickle, and Spark brings that.
