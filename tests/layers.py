@@ -101,8 +101,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "dead_letters",
     ),
     "rmq_store.cli": (
-        "shared", "mqadmin_print", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance",
-        "mqadmin_targets", "mqadmin", "monitoring", "cluster_checks", "cluster_care", ".",
+        "shared", "mqadmin_print", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "replica",
+        "maintenance", "mqadmin_targets", "mqadmin", "monitoring", "cluster_checks", "cluster_care", ".",
     ),
     "pyspark_rmq": (
         "position", "options", "cluster_read", "access", "schema", "query", "lag", "read", "older_spark", "retry",

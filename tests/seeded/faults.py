@@ -94,6 +94,18 @@ FAULTS: Final = (
         "                pass\n",
         f"{_S}/replica/test_feed.py::test_a_replica_has_the_log_the_queues_and_the_index_of_its_master",
     ),
+    Fault(
+        "The promotion of a replica is killed", f"{_E}/replica/promote.py",
+        "        if not dry_run:\n",
+        "        if False:\n",
+        f"{_S}/replica/test_promote.py::test_the_next_run_finishes_what_a_killed_one_began",
+    ),
+    Fault(
+        "A replica is promoted while a process feeds it.", f"{_E}/replica/promote.py",
+        "    feeder.take()\n",
+        "",
+        f"{_S}/replica/test_promote.py::test_a_feeder_that_lives_is_named",
+    ),
     # -- transactions
     Fault(
         "A transaction is ended twice", f"{_E}/broker/transactions/transactions.py",

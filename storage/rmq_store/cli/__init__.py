@@ -25,13 +25,14 @@ from rmq_store.cli import mqadmin, plugin_loader
 from rmq_store.cli.cluster_care import doctor, metrics, trace
 from rmq_store.cli.dlq import dlq
 from rmq_store.cli.groups import groups, lag, offsets
-from rmq_store.cli.maintenance import backup, broker, follow, init, namesrv, repair, retention, verify
+from rmq_store.cli.maintenance import backup, broker, init, namesrv, repair, retention, verify
 from rmq_store.cli.messages import consume, delayed, read, send, tail, transactions
 from rmq_store.cli.mirror import mirror
 from rmq_store.cli.monitoring import top, topics
 from rmq_store.cli.mqadmin import broker as mqadmin_broker
 from rmq_store.cli.mqadmin import cleaning, consumer, export, message, message_dump, message_flow, offset, topic
 from rmq_store.cli.outbox import resend
+from rmq_store.cli.replica import follow
 from rmq_store.cli.sections import SectionedGroup
 from rmq_store.cli.shared import output
 from rmq_store.cli.target.cluster_target import remember_target

@@ -69,6 +69,12 @@ def read_state(root: Path) -> FeederState | None:
     return FeederState(**known)
 
 
+def remove_state(root: Path) -> None:
+    """Remove what a feeder told, of a store that is no replica any more. Does nothing if there is nothing."""
+    durable.before("unlink", _path(root))
+    _path(root).unlink(missing_ok=True)
+
+
 def feeder_lives(root: Path) -> bool:
     """Whether a process feeds the replica now."""
     return OfdLock(root / "pyrmq" / "feeder.lock").who().kind != "free"

@@ -118,6 +118,12 @@ def fed_by(root: Path) -> str:
     return f"fed by {process_text(state.pid)}{since}"
 
 
+def remove_feeder_lock(root: Path) -> None:
+    """Remove the file of the lock, of a store that is no replica any more: nothing says then that it ever was one."""
+    durable.before("unlink", _lock_path(root))
+    _lock_path(root).unlink(missing_ok=True)
+
+
 def refuse_writer(root: Path, role: ReplicaRole | None, feeder: Feeder | None = None) -> None:
     """Raise unless the store is no replica, or `feeder` holds the right to write to it; before anything is written.
 

@@ -81,6 +81,7 @@ MIRROR = ["--name", "m", "--cluster-id", "c"]
 # Words behind `rmq` for each command: WHERE is a directory of the test.
 WORDS: dict[str, list[list[str]]] = {
     "init": [["WHERE/new"], ["WHERE/lines"]],
+    "broker promote": [[], ["--dry-run"]],
     "topics": [[], ["--queues"]],
     "top": [["--every", "0.01"]],
     "read": [["T"], ["T", "--body", "json"], ["%DLQ%g"]],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmq_store import Message, StagingArea, Store, StoreConfig
+from rmq_store import CommitResult, Message, StagingArea, Store, StoreConfig
 from rmq_store.broker.store.directory import make_root
 from rmq_store.broker.store.open_store import OpenRequest, open_store
 from rmq_store.log.core.commit_log import CommitLog
@@ -53,14 +53,14 @@ def fill(store: Store, count: int, size: int = 300, tag: str = "a") -> None:
         store.send(Message("Orders", body, tags=tag, keys=f"k{number}", queue_id=number % 2))
 
 
-def commit_unit(store: Store, value: int, count: int, size: int = 300) -> None:
+def commit_unit(store: Store, value: int, count: int, size: int = 300) -> CommitResult:
     """Append one unit of `count` messages."""
     with StagingArea.for_task(store.path, f"w{value}", 0, 0, topic="Orders") as area:
         bodies = [b"u%d" % value + bytes(size)] * count
         area.write(pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())}))
         staged = area.finish()
     assert staged is not None
-    store.commit_staged([staged], key="query", value=value)
+    return store.commit_staged([staged], key="query", value=value)
 
 
 def views_of(root: Path) -> dict[str, bytes]:

@@ -94,6 +94,16 @@ class UnitTable:
         if names:
             self._save(self._cache)
 
+    def renew(self, end: int) -> int:
+        """Read the topic of a log that ends at `end` from its beginning, whatever units.json says, and write that file
+        if the store is open for writing. Returns how many keys there are. StoreFullError, StoreFailedError.
+        """
+        cache = self._cache = _Cache()
+        self._read_on(cache, end)
+        if self._log.writable:
+            self._save(cache)
+        return len(cache.newest)
+
     def _up_to(self, end: int) -> _Cache:
         """The units in the log below `end`."""
         cache = self._cache

@@ -18,6 +18,7 @@ from rmq_store.cli.maintenance.broker_clock import clock
 from rmq_store.cli.maintenance.broker_options import stopped, store_or_ephemeral, suite_options, written_address
 from rmq_store.cli.maintenance.grpc_options import Grpc, grpc_options, listen_address
 from rmq_store.cli.maintenance.registration_options import NameServers, registration_options
+from rmq_store.cli.replica.promote import promote
 from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
@@ -46,10 +47,11 @@ REPORT_S = 10.0
 
 @click.group(short_help="Deliver delayed messages and delete old ones.")
 def broker() -> None:
-    """Background work of a broker: deliver delayed messages, delete old ones, serve clients."""
+    """Background work of a broker: deliver delayed messages, delete old ones, serve clients, take over from one."""
 
 
 broker.add_command(clock)
+broker.add_command(promote)
 
 
 @broker.command(

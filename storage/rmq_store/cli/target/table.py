@@ -134,7 +134,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     # -- care
     "follow": differs(
         "`--broker` names the master by its name; a store has no broker, and needs `--master`",
-        home="maintenance.follow:follow_cluster",
+        home="replica.follow:follow_cluster",
     ),
     "init": refused("A cluster is started with its brokers; `rmq updateTopic` makes topics"),
     "verify": refused(f"{_FILES}; copy its store, and check the copy"),
@@ -144,6 +144,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "retention status": refused("A broker deletes old messages itself (fileReservedTime, deleteWhen)"),
     "broker run": refused("The brokers of a cluster deliver delayed messages and delete old ones themselves"),
     "broker clock advance": same(_NO_TARGET),
+    "broker promote": refused(f"{_FILES}; run the command where the replica is"),
     "namesrv run": same(_NO_TARGET),
     "doctor": differs("It checks name servers, brokers, addresses and rights, and "
                       "neither this machine nor Spark"),

@@ -25,6 +25,9 @@ from rmq_store.log.views.views import QueueKey
 # As many as processors are likely to be idle; each may need 2 MB for places of frames.
 SEGMENTS_AHEAD = 2
 
+# How far before the end of a log its last message is looked for first.
+_FIRST_STEP_BYTES = 64 << 10
+
 
 class Stretch(NamedTuple):
     """Contiguous whole frames of one segment: `positions` and `sizes` (int64 (n,)), and the end of the stretch. A
@@ -176,6 +179,23 @@ def next_message(log: CommitLog, base: int, position: int) -> int:
             return at - 4
         at = view.find(_MESSAGE_MAGIC, at + 1)
     return len(view)
+
+
+def newest_message(log: CommitLog, end: int) -> int | None:
+    """The offset of the last message of a log that ends at `end`; None: it has none."""
+    start, step_bytes = log.start(), _FIRST_STEP_BYTES
+    while start < end:
+        at = max(start, end - step_bytes)
+        base = log.segments.base_of(at)
+        found = at if at == base else base + next_message(log, base, at - base)
+        last = None
+        for stretch in walk(log, found, end, ahead=False) if found < end else ():
+            if len(stretch.positions):
+                last = stretch.base + int(stretch.positions[-1])
+        if last is not None or at == start:
+            return last
+        step_bytes *= 2
+    return None
 
 
 def _check(log: CommitLog, view: memoryview, base: int, position: int) -> FrameCheck:
