@@ -101,6 +101,18 @@ FAULTS: Final = (
         f"{_S}/replica/test_promote.py::test_the_next_run_finishes_what_a_killed_one_began",
     ),
     Fault(
+        "An old master rejoins, and has messages", f"{_E}/replica/rejoin.py",
+        "                export_tail(store, found.parting, found.file)\n",
+        "                pass\n",
+        f"{_S}/replica/test_rejoin.py::test_the_tail_is_written_down_and_cut_and_the_replica_goes_on",
+    ),
+    Fault(
+        "The rejoining is killed, or the power is cut.", f"{_E}/log/cut_tail.py",
+        "            page.declare(end, old_end, state.file, state.header)  # it counts when the visible end lies below\n",
+        "",
+        f"{_S}/replica/test_rejoin.py::test_a_kill_at_any_point_loses_no_message_of_the_tail",
+    ),
+    Fault(
         "A replica is promoted while a process feeds it.", f"{_E}/replica/promote.py",
         "    feeder.take()\n",
         "",

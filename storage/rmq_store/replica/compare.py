@@ -98,8 +98,9 @@ class LogComparison:
         self._ends = LogEnds(0, 0)
         self._asked_at = 0.0
 
-    def run(self) -> Comparison:
-        """Compare up to the end that both have now. Nothing is changed, here or there.
+    def run(self, begin: int = 0) -> Comparison:
+        """Compare up to the end that both have now, from `begin` on, the start of a record, or of what both have.
+        Nothing is changed, here or there.
 
         Raises:
             UsageError: another broker, or segments of another size.
@@ -112,7 +113,7 @@ class LogComparison:
         self._ends, self._asked_at = self._master.log_ends(), self._timer()
         self._store.refresh()
         replica, master = ByteRange(*self._store.log_range()), ByteRange(*self._ends)
-        low, high = max(replica.start, master.start), min(replica.end, master.end)
+        low, high = max(replica.start, master.start, begin), min(replica.end, master.end)
         compared: list[ByteRange] = []
         difference: tuple[int, str] | None = None
         if low < high:

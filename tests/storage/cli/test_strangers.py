@@ -82,6 +82,7 @@ MIRROR = ["--name", "m", "--cluster-id", "c"]
 WORDS: dict[str, list[list[str]]] = {
     "init": [["WHERE/new"], ["WHERE/lines"]],
     "broker promote": [[], ["--dry-run"]],
+    "broker rejoin": [["--master", "127.0.0.1:9"], ["--master", TEXT]],
     "topics": [[], ["--queues"]],
     "top": [["--every", "0.01"]],
     "read": [["T"], ["T", "--body", "json"], ["%DLQ%g"]],

@@ -19,6 +19,7 @@ from rmq_store.cli.maintenance.broker_options import stopped, store_or_ephemeral
 from rmq_store.cli.maintenance.grpc_options import Grpc, grpc_options, listen_address
 from rmq_store.cli.maintenance.registration_options import NameServers, registration_options
 from rmq_store.cli.replica.promote import promote
+from rmq_store.cli.replica.rejoin import rejoin
 from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
@@ -52,6 +53,7 @@ def broker() -> None:
 
 broker.add_command(clock)
 broker.add_command(promote)
+broker.add_command(rejoin)
 
 
 @broker.command(

@@ -1,1 +1,1 @@
-"""Commands about replicas: follow, promote."""
+"""Commands about replicas: follow, promote, rejoin."""

@@ -27,8 +27,8 @@ def promote(root: Path, dry_run: bool, as_json: bool) -> None:
 
     It keeps whole records with their queue entries. Half a batch of a Spark sink is dropped. Topics that only records
     name are put into the table. The markers of sinks are read from the log again, so a sink that repeats its batch
-    finds it. Offsets of groups are those that came from the master last. Afterwards every writer opens the store, and so
-    does a RocketMQ broker.
+    finds it. Offsets of groups are those that came from the master last. Afterwards every writer opens the store, and
+    so does a RocketMQ broker.
 
     Stop the old master first, and see to it that it stays away: nothing here looks for it. A process that feeds PATH is
     refused by name. Nobody can tell what the old master had acknowledged behind the end that is printed. A run that was

@@ -144,6 +144,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "retention status": refused("A broker deletes old messages itself (fileReservedTime, deleteWhen)"),
     "broker run": refused("The brokers of a cluster deliver delayed messages and delete old ones themselves"),
     "broker clock advance": same(_NO_TARGET),
+    "broker rejoin": refused(f"{_FILES}; run the command where the store of the old master is"),
     "broker promote": refused(f"{_FILES}; run the command where the replica is"),
     "namesrv run": same(_NO_TARGET),
     "doctor": differs("It checks name servers, brokers, addresses and rights, and "

@@ -104,14 +104,20 @@ def flush_and_vouch(log: CommitLog) -> int:
     Raises as `flush`.
     """
     flush(log)
-    end, path = log.writing_page.flushed_end, log.own / "state"
+    end = log.writing_page.flushed_end
+    sync_page(log)
+    return end
+
+
+def sync_page(log: CommitLog) -> None:
+    """fsync of the state page: its words are what a later boot finds at least. StoreFailedError."""
+    path = log.own / "state"
     with durable.typed(log.root):
         fd = durable.open_nofollow(path, os.O_RDWR)
         try:
             durable.fsync_file(fd, path)
         finally:
             os.close(fd)
-    return end
 
 
 def sync_filesystem(log: CommitLog) -> None:
