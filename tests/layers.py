@@ -89,6 +89,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "filter", "read", "metadata", "rules", "write", "delay", "retry", "pop", "dlq", "transactions", "store",
         "backup", "monitoring", "repair", "processor",
     ),
+    "rmq_store.replica": (".", "take_over"),
     "rmq_store.client": (
         "delivery", "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
     ),

@@ -95,13 +95,13 @@ FAULTS: Final = (
         f"{_S}/replica/test_feed.py::test_a_replica_has_the_log_the_queues_and_the_index_of_its_master",
     ),
     Fault(
-        "The promotion of a replica is killed", f"{_E}/replica/promote.py",
+        "The promotion of a replica is killed", f"{_E}/replica/take_over/promote.py",
         "        if not dry_run:\n",
         "        if False:\n",
         f"{_S}/replica/test_promote.py::test_the_next_run_finishes_what_a_killed_one_began",
     ),
     Fault(
-        "An old master rejoins, and has messages", f"{_E}/replica/rejoin.py",
+        "An old master rejoins, and has messages", f"{_E}/replica/take_over/rejoin.py",
         "                export_tail(store, found.parting, found.file)\n",
         "                pass\n",
         f"{_S}/replica/test_rejoin.py::test_the_tail_is_written_down_and_cut_and_the_replica_goes_on",
@@ -113,7 +113,7 @@ FAULTS: Final = (
         f"{_S}/replica/test_rejoin.py::test_a_kill_at_any_point_loses_no_message_of_the_tail",
     ),
     Fault(
-        "A replica is promoted while a process feeds it.", f"{_E}/replica/promote.py",
+        "A replica is promoted while a process feeds it.", f"{_E}/replica/take_over/promote.py",
         "    feeder.take()\n",
         "",
         f"{_S}/replica/test_promote.py::test_a_feeder_that_lives_is_named",

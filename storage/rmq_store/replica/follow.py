@@ -43,6 +43,7 @@ from rmq_store.replica.replica_store import (
     put_aside,
     record_addresses,
 )
+from rmq_store.replica.slave_commits import SlaveCommits
 from rmq_store.replica.wire import FROM_LAST_SEGMENT, FROM_START
 
 _LOG = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class Follower:
 
     `start`: what a new replica begins with; `earliest`, all that the master has, or `newest-segment`, its last segment
     file. `as_slave`: report what is on disk here, so that a SYNC_MASTER's sends count this replica. `settings`: those
-    of `Retention.configure`; the replica keeps them for later runs. `tell` is called with the progress, often.
+    of `Retention.configure`; the replica keeps them for later runs. `commits`: those of a slave that is served. `tell` is called with the progress, often.
     `should_stop(seconds)` waits at most so long, and returns True if the process is to end.
     """
 
@@ -111,6 +112,7 @@ class Follower:
         start: Start = "earliest",
         as_slave: bool = False,
         settings: Mapping[str, Any] | None = None,
+        commits: SlaveCommits | None = None,
         tell: Callable[[Progress], None] | None = None,
         should_stop: Callable[[float], bool],
     ) -> None:
@@ -119,6 +121,7 @@ class Follower:
         self._start: Start = start
         self._as_slave = as_slave
         self._settings = dict(settings or {})
+        self._commits = commits
         self._tell = tell
         self._should_stop = should_stop
         self._feeder = Feeder(self._root)
@@ -311,7 +314,9 @@ class Follower:
             self._feeder.take()
         new = None if made_of is None else (made_of[0], made_of[1].config)
         self._store = store = open_replica(self._root, self._feeder, new)
-        self._metadata = MetadataCopy(self._root, self._master, flush_log=lambda: flush_and_vouch(store._log))
+        self._metadata = MetadataCopy(
+            self._root, self._master, flush_log=lambda: flush_and_vouch(store._log), commits=self._commits
+        )
         self._questions = Questions(self._metadata)
         if self._settings:
             self._store.retention.configure(**self._settings)

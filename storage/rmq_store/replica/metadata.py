@@ -36,12 +36,14 @@ from rmq_store.files.durable import make_directory, write_atomically
 from rmq_store.format.tables.config_json import ConfigJsonError, Style, loads
 from rmq_store.format.text.names import CONFIG_DIRECTORY
 from rmq_store.kinds.topics import MAPPING
-from rmq_store.protocol.errors import RemotingCommandError, RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, RemotingError
+from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.versions import V5_0_0
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import request_name
 from rmq_store.remoting.questions.answer import Given, checked
 from rmq_store.remoting.questions.groups import ask_group_configs
+from rmq_store.remoting.questions.offsets import ask_commit, read_commit
 from rmq_store.remoting.questions.tables import (
     ask_consumer_offsets,
     ask_delay_offsets,
@@ -51,6 +53,7 @@ from rmq_store.remoting.questions.tables import (
     read_table,
 )
 from rmq_store.remoting.questions.topics import ask_topic_configs
+from rmq_store.replica.slave_commits import Commit, SlaveCommits, goes_up, shown, tell_overwritten
 
 _REQUEST_MODES: Final = "messageRequestModeMap"
 _TIMER_CHECK_POINT: Final = struct.Struct(">7q")
@@ -80,12 +83,15 @@ class _Checks(Protocol):
 
 
 class Offsets(NamedTuple):
-    """Tables that wait for the log. `timers`: the content of timercheck. None: the master has no such table."""
+    """Tables that wait for the log. `timers`: the content of timercheck. None: the master has no such table.
+    `decided`: what was committed at this slave, and the master has decided: `consumer` has it, or its own.
+    """
 
     consumer: Table | None
     delay: Table | None
     timers: bytes | None
     timer_metrics: Table | None
+    decided: tuple[Commit, ...] = ()
 
 
 class Tables(NamedTuple):
@@ -133,7 +139,8 @@ class MetadataCopy:
     this one feeds; all else belongs to one thread.
 
     `flush_log` puts the log on disk, before offsets are that lie below its end: a power cut takes no message of a group
-    that has committed it. So a later boot must know that the log is on disk (`flush_and_vouch`).
+    that has committed it. So a later boot must know that the log is on disk (`flush_and_vouch`). `commits`: the offsets
+    that groups have committed here while the master was away; the master is told of them.
     """
 
     def __init__(
@@ -142,9 +149,11 @@ class MetadataCopy:
         master: Master,
         *,
         flush_log: Callable[[], object] = lambda: None,
+        commits: SlaveCommits | None = None,
         clock: Callable[[], int] = system_clock,
     ) -> None:
         self._root = root
+        self._commits = commits
         self._master = master
         self._flush_log = flush_log
         self._clock = clock
@@ -195,6 +204,7 @@ class MetadataCopy:
         self._flush_log()
         offsets = waiting.offsets
         if offsets.consumer is not None:
+            self._forget_decided(offsets.decided, offsets.consumer)
             self._write_consumer_offsets(offsets.consumer, waiting.style)
         if offsets.delay is not None:
             self._file("delayOffset.json").replace(offsets.delay, waiting.style)
@@ -230,12 +240,50 @@ class MetadataCopy:
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     def _ask_offsets(self, asked: _Questioned) -> Offsets:
+        file = OffsetFile(self._root, PLAIN_OFFSETS)
+        consumer = _optional(asked, ask_consumer_offsets(), OffsetFile.part, file)
+        decided = () if consumer is None else self._bring_up(asked, file, consumer)
         return Offsets(
-            _optional(asked, ask_consumer_offsets(), OffsetFile.part, OffsetFile(self._root, PLAIN_OFFSETS)),
+            consumer,
             _optional(asked, ask_delay_offsets(), DelayOffsetTable.part, DelayOffsetTable(self._root)),
             _timer_check_point(asked),
             _optional(asked, ask_timer_metrics(), "timingCount"),
+            decided,
         )
+
+    def _bring_up(self, asked: _Questioned, file: OffsetFile, table: Table) -> tuple[Commit, ...]:
+        """Tell the master what was committed here, where that counts, and put it into its `table`. Returns what is
+        decided.
+        """
+        pending = self._commits.pending() if self._commits is not None else []
+        at_master = file.groups(table) if pending else {}
+        for commit in pending:
+            if not goes_up(commit, at_master):
+                continue
+            topic, queue_id = commit.queue
+            queue = MessageQueue(topic, asked.broker_name, queue_id)
+            there = shown(at_master.get(commit.group, {}).get(commit.queue, -1))
+            try:
+                command = ask_commit(_AsTheyAre(), commit.group, queue, commit.offset)
+                stands = read_commit(asked.ask(command), asked.broker_name)
+            except MQBrokerError as error:  # the group or the topic is not there any more, or may not be changed
+                tell_overwritten(commit, f"the master has {there}, which counts: {error}")
+                continue
+            if stands:
+                tell_overwritten(commit, f"the master had {there}, and has it now")
+                file.put(table, commit.group, {commit.queue: commit.offset})
+            else:
+                tell_overwritten(commit, f"the master has {there}, which counts: a reset is pending there")
+        return tuple(pending)
+
+    def _forget_decided(self, decided: tuple[Commit, ...], table: Table) -> None:
+        """Forget these. Offsets that were committed here since the master was asked stay, also in the table."""
+        if self._commits is None:
+            return
+        self._commits.decided(decided)
+        file = OffsetFile(self._root, PLAIN_OFFSETS)
+        for commit in self._commits.pending():
+            file.put(table, commit.group, {commit.queue: commit.offset})
 
     def _write_consumer_offsets(self, table: Table, style: Style) -> None:
         """A broker with enableLmq=true has one more member, and reads another file: the one that it does not read is
@@ -253,6 +301,16 @@ class MetadataCopy:
 
     def _file(self, name: str) -> ConfigFile:
         return ConfigFile(self._root, name, clock=self._clock)
+
+
+class _AsTheyAre:
+    """Names of a replica are those on the wire."""
+
+    def wire_topic(self, topic: str) -> str:
+        return topic
+
+    def wire_group(self, group: str) -> str:
+        return group
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from rmq_store.log.feeder_state import FeederState, write_state
 from rmq_store.log.replica_role import Feeder
 from rmq_store.replica.feed import Feed
 from rmq_store.replica.metadata import MetadataCopy
-from rmq_store.replica.promote import Promotion, promote, read_promotion
 from rmq_store.replica.replica_store import make_directory, open_replica
+from rmq_store.replica.take_over.promote import Promotion, promote, read_promotion
 from rmq_store.verify import verify_store
 from storage.replica.conftest import CONFIG, ROLE, commit_unit, fill, log_bytes, views_of
 from storage.replica.fake_master import FakeMaster, groups, offsets, topics

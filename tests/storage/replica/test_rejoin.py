@@ -21,7 +21,7 @@ from rmq_store.log.replica_role import Feeder
 from rmq_store.replica import compare, follow
 from rmq_store.replica.follow import Follower
 from rmq_store.replica.master import LogEnds, Master
-from rmq_store.replica.rejoin import Rejoined, parting, rejoin
+from rmq_store.replica.take_over.rejoin import Rejoined, parting, rejoin
 from rmq_store.verify import verify_store
 from storage.replica.conftest import CONFIG, SEGMENT_BYTES, commit_unit, fill, log_bytes, views_of
 from storage.replica.ha_master import FollowedMaster, HAMaster

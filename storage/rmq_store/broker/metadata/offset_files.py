@@ -79,20 +79,24 @@ class OffsetFile:
             CorruptConfigError: as `view`; or the value of one of the topics is no object. Nothing was changed.
             StoreLockedError, StoreFullError, StoreFailedError: as ConfigFile.update.
         """
+        self._file.update(lambda table: self.put(table, group, offsets))
+
+    def put(self, table: Table, group: str, offsets: Mapping[QueueKey, int]) -> None:
+        """Set offsets of one group in `table`, from this file or for it. CorruptConfigError as `merge`."""
         wanted: dict[str, dict[int, int]] = {}
         for (topic, queue_id), offset in offsets.items():
             wanted.setdefault(topic, {})[queue_id] = offset
+        if not table:
+            table["groupTopicMap"] = {}
+        entries = self._file.part(table, self.part)
+        for topic, row in wanted.items():
+            key = f"{topic}{SEPARATOR}{group}"
+            entries[key] = self._merged(key, entries.get(key, {}), row)
+        _refresh_group_topic_map(table)
 
-        def mutate(table: Table) -> None:
-            if not table:
-                table["groupTopicMap"] = {}
-            entries = self._file.part(table, self.part)
-            for topic, row in wanted.items():
-                key = f"{topic}{SEPARATOR}{group}"
-                entries[key] = self._merged(key, entries.get(key, {}), row)
-            _refresh_group_topic_map(table)
-
-        self._file.update(mutate)
+    def groups(self, table: Table) -> Mapping[str, Mapping[QueueKey, int]]:
+        """{group: {(topic, queue id): offset}} of `table`, from this file or for it. CorruptConfigError as `check`."""
+        return self._decode(table).groups
 
     def remove(self, goes: Callable[[tuple[str, str]], bool]) -> set[tuple[str, str]]:
         """Delete the offsets of those (topic, group) for which `goes` is true; return these. Durable on return."""

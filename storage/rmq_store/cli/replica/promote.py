@@ -12,7 +12,7 @@ from rmq_store.cli.shared.output import printable, time_text, write_json
 from rmq_store.cli.shared.parameters import store_options
 
 if TYPE_CHECKING:
-    from rmq_store.replica.promote import Promotion
+    from rmq_store.replica.take_over.promote import Promotion
 
 
 @click.command(
@@ -34,7 +34,7 @@ def promote(root: Path, dry_run: bool, as_json: bool) -> None:
     refused by name. Nobody can tell what the old master had acknowledged behind the end that is printed. A run that was
     killed is finished by the next one. Exit codes: 0 done; 1 the store is damaged; 2 PATH is no replica, or is fed.
     """
-    from rmq_store.replica.promote import promote as carry_out
+    from rmq_store.replica.take_over.promote import promote as carry_out
 
     found = carry_out(root, dry_run=dry_run)
     if as_json:

@@ -14,7 +14,7 @@ from rmq_store.cli.shared.parameters import NewFile, store_options
 from rmq_store.cli.target.cluster_target import ClusterCommand, settings_of, way_options
 
 if TYPE_CHECKING:
-    from rmq_store.replica.rejoin import Rejoined
+    from rmq_store.replica.take_over.rejoin import Rejoined
 
 
 @click.command(
@@ -49,7 +49,7 @@ def rejoin(
     next one. Exit codes: 0 done; 1 the logs have nothing in common, or the master has deleted what comes next; 2 PATH
     is in use, or the master does not answer.
     """
-    from rmq_store.replica.rejoin import rejoin as carry_out
+    from rmq_store.replica.take_over.rejoin import rejoin as carry_out
 
     settings = settings_of(text, given)
     with master_of(text, settings, broker=broker or _name_of(root), ha_address=ha_address) as master:

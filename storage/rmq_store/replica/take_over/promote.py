@@ -7,7 +7,7 @@
     5  close                                        everything is on disk
     6  pyrmq/promoted.json                          what this command says
     7  pyrmq/store.json without the master          the one step that counts: from here on it is a store of its own
-    8  pyrmq/feeder.json and pyrmq/feeder.lock      removed
+    8  what feeder and slave leave in pyrmq/        removed
 
 Before step 7 it is a replica as before, and may be fed again. A process that is killed leaves a directory with which
 the next call begins again, or, after step 7, goes on.
@@ -34,6 +34,7 @@ from rmq_store.log.core.scan import newest_message
 from rmq_store.log.feeder_state import FeederState, feeder_lives, read_state, remove_state
 from rmq_store.log.replica_role import Feeder, ReplicaRole, fed_by, remove_feeder_lock
 from rmq_store.replica.replica_store import open_replica
+from rmq_store.replica.slave_commits import remove_commits
 
 _BYTES_MAX: Final = 1 << 20
 
@@ -154,6 +155,7 @@ def _end(root: Path, own: StoreFile) -> None:
         own.save(root)
     if StoreFile.load_backup(root) != own:
         own.save(root)  # what is in store.json becomes the backup
+    remove_commits(root)
     remove_state(root)
     remove_feeder_lock(root)
     durable.fsync_directory(root / "pyrmq")

@@ -30,7 +30,7 @@ from rmq_store.log.replica_role import Feeder, ReplicaRole, fed_by
 from rmq_store.replica.compare import LogComparison
 from rmq_store.replica.master import Master, MasterSettings
 from rmq_store.replica.replica_store import open_replica
-from rmq_store.replica.tail_export import export_tail, messages_from
+from rmq_store.replica.take_over.tail_export import export_tail, messages_from
 
 Compare = Callable[[int], tuple[int, int | None]]
 """Compares two logs from an offset on, the start of a record of both; returns the end of what both have, and the first

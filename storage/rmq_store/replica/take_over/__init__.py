@@ -1,0 +1,1 @@
+"""A replica becomes a master, and an old master becomes a replica."""
