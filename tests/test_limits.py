@@ -35,6 +35,8 @@ PROOFS = {
     "Commands that read or repair files": f"{_S}/cli/test_cluster_target.py::test_a_refused_command_ends_with_the_sentence_of_its_row",
     "`rmq follow` copies brokers with DefaultHA only": "says storage/rmq_store/replica/master.py only a master with DefaultHA is followed",
     "A replica of a broker is only read": f"{_S}/cli/test_replica_commands.py::test_a_command_that_writes_is_refused_and_changes_nothing",
+    "A slave takes over when somebody promotes it": "absent rmq_store.replica.controller",
+    "A slave has no gRPC port and no POP": f"{_S}/server/slave/test_slave_server.py::test_what_only_a_master_does_is_refused",
     "No replication": "absent rmq_store.replication",
     "Linux on x86-64 only": "says storage/rmq_store/files/locks/lock.py 64-bit Linux only",
     "No network file systems": f"{_S}/cli/test_doctor.py::test_file_systems",

@@ -113,6 +113,18 @@ FAULTS: Final = (
         f"{_S}/replica/test_rejoin.py::test_a_kill_at_any_point_loses_no_message_of_the_tail",
     ),
     Fault(
+        "A group commits at a slave while the master is away.", f"{_E}/replica/slave_commits.py",
+        "    if commit.base <= there < commit.offset:\n",
+        "    if there < commit.offset:\n",
+        f"{_S}/replica/test_slave_commits.py::test_a_reset_since_then_and_progress_win",
+    ),
+    Fault(
+        "A client sends to a slave.", f"{_E}/server/slave/refusals.py",
+        "        ResponseCode.SERVICE_NOT_AVAILABLE, \"message",
+        "        ResponseCode.SUCCESS, \"message",
+        f"{_S}/server/slave/test_slave_server.py::test_what_only_a_master_does_is_refused",
+    ),
+    Fault(
         "A replica is promoted while a process feeds it.", f"{_E}/replica/take_over/promote.py",
         "    feeder.take()\n",
         "",

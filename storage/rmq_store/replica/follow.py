@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -100,8 +101,9 @@ class Follower:
 
     `start`: what a new replica begins with; `earliest`, all that the master has, or `newest-segment`, its last segment
     file. `as_slave`: report what is on disk here, so that a SYNC_MASTER's sends count this replica. `settings`: those
-    of `Retention.configure`; the replica keeps them for later runs. `commits`: those of a slave that is served. `tell` is called with the progress, often.
-    `should_stop(seconds)` waits at most so long, and returns True if the process is to end.
+    of `Retention.configure`; the replica keeps them for later runs. `commits`: those of a slave that is served. `tell`
+    is called with the progress, often. `should_stop(seconds)` waits at most so long, and returns True if the process is
+    to end.
     """
 
     def __init__(
@@ -135,6 +137,8 @@ class Follower:
         self._vouched_end = 0
         self._once = False
         self.progress = Progress()
+        self.is_there = threading.Event()
+        """Set when the replica can be read."""
 
     def resync(self) -> Path | None:
         """Put a replica that is there aside, under another name; returns that name. Raises as `put_aside`."""
@@ -320,6 +324,7 @@ class Follower:
         self._questions = Questions(self._metadata)
         if self._settings:
             self._store.retention.configure(**self._settings)
+        self.is_there.set()
         page = self._store._log.writing_page
         self.progress = replace(self.progress, start=page.appended_end, end=page.appended_end)
 

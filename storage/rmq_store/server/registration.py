@@ -34,7 +34,7 @@ _CHANGES_S: Final = 1.0
 
 class Registration:
     """Keeps the broker `own` in the routes of the name servers of `settings`, from `start` until `close`. Requests are
-    signed if the settings name keys.
+    signed if the settings name keys. `broker_id`: of the process, above 0 of a slave.
 
     It registers every 30 s, and at once when `topics` has changed. A name server that does not answer, refuses, or
     knows another broker of the name is logged once, and asked again each time; the others go on.
@@ -44,12 +44,18 @@ class Registration:
     """
 
     def __init__(
-        self, settings: ClusterSettings, own: BrokerData, topics: Callable[[], Mapping[str, TopicConfig]]
+        self,
+        settings: ClusterSettings,
+        own: BrokerData,
+        topics: Callable[[], Mapping[str, TopicConfig]],
+        *,
+        broker_id: int = MASTER_ID,
     ) -> None:
         if any(map(is_address_server, settings.name_servers)):
             raise UsageError("a broker registers with name servers, not with an address server: give their HOST:PORT")
         self._addresses = settings.name_servers
         self._own = own
+        self._broker_id = broker_id
         self._topics = topics
         self._client = RemotingClient(settings)
         self._known: Mapping[str, TopicConfig] | None = None
@@ -106,9 +112,9 @@ class Registration:
         if told:
             header = UnRegisterBrokerRequestHeader(
                 broker_name=self._own.broker_name,
-                broker_addr=self._own.broker_addrs[MASTER_ID],
+                broker_addr=self._own.broker_addrs[self._broker_id],
                 cluster_name=self._own.cluster,
-                broker_id=MASTER_ID,
+                broker_id=self._broker_id,
             )
             problems: dict[str, str] = {}
             self._ask(told, request(header), problems)
@@ -116,13 +122,13 @@ class Registration:
         self._client.close()
 
     def _registration(self) -> RemotingCommand:
-        address = self._own.broker_addrs[MASTER_ID]
+        address = self._own.broker_addrs[self._broker_id]
         header = RegisterBrokerRequestHeader(
             broker_name=self._own.broker_name,
             broker_addr=address,
             cluster_name=self._own.cluster,
             ha_server_addr=address,  # mandatory, though nothing is replicated from here
-            broker_id=MASTER_ID,
+            broker_id=self._broker_id,
             body_crc32=zlib.crc32(self._body) & 0x7FFFFFFF,
         )
         return request(header, self._body)
@@ -131,7 +137,7 @@ class Registration:
         """The name servers that do not know the broker's name with another address, and those that do, each with what
         it knows. Two brokers of one name would take turns in the routes, and clients would lose sight of each in turn.
         """
-        name, own = self._own.broker_name, self._own.broker_addrs[MASTER_ID]
+        name, own = self._own.broker_name, self._own.broker_addrs[self._broker_id]
         free, taken = [], {}
         answers = self._ask(self._addresses, ask_clusters(), problems)
         for name_server, answer in answers.items():
@@ -140,7 +146,7 @@ class Registration:
             except RemotingCommandError as error:  # the others go on
                 problems[name_server] = str(error)
                 continue
-            address = known.broker_addrs.get(MASTER_ID) if known is not None else None
+            address = known.broker_addrs.get(self._broker_id) if known is not None else None
             if address in (None, own):
                 free.append(name_server)
             else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import resource
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from rmq_store.cli.maintenance.grpc_options import Grpc, grpc_options, listen_ad
 from rmq_store.cli.maintenance.registration_options import NameServers, registration_options
 from rmq_store.cli.replica.promote import promote
 from rmq_store.cli.replica.rejoin import rejoin
+from rmq_store.cli.replica.slave_options import Slave, slave_options
+from rmq_store.cli.replica.slave_run import run_slave
 from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
@@ -99,6 +102,7 @@ broker.add_command(rejoin)
     help="With --listen: tell clients this address instead, as for --listen 0.0.0.0:10911 or behind a NAT.",
 )
 @registration_options
+@slave_options
 @suite_options
 def run(
     root: Path,
@@ -111,6 +115,7 @@ def run(
     access: Access,
     advertise: str | None,
     name_servers: NameServers,
+    slave: Slave,
     port_file: Path | None,
     until_stdin_closes: bool,
 ) -> None:
@@ -122,12 +127,25 @@ def run(
     store for writing; a running RocketMQ broker prevents that. Stops on Ctrl-C and SIGTERM, and then brings
     config/delayOffset.json up to date. With --listen, RocketMQ's clients produce and consume while Spark and other
     programs use the same directory. --name-server makes it one of the brokers of a cluster, under the store's broker
-    name; a name that another broker has is refused. With --ephemeral it is a broker for a test suite. Deletions and
+    name; a name that another broker has is refused. With --ephemeral it is a broker for a test suite. With --role SLAVE
+    it follows a master, delivers nothing, and answers reads only. Deletions and
     errors are reported on stderr; on a terminal also, every few seconds, the deliveries.
     """
     with no_collection():
         from rmq_store import Store, StoreConfig
 
+    if slave.is_slave:
+        if conf or no_retention or grpc != Grpc(None, None, None) or access.admin:
+            raise UsageError("--config, --no-retention, --admin and gRPC are a master's; a slave has none of them")
+        if listen is not None:
+            refuse_open_address(listen[0], is_open=insecure or access.acl is not None, is_told=not advertise)
+        raise_file_limit()
+        with stopped(until_stdin_closes=until_stdin_closes) as stop:
+            run_slave(
+                root, slave, listen, stop, acl=access.acl, tls=access.tls.files(), advertise=advertise,
+                name_servers=name_servers.settings(), told=partial(written_address, port_file),
+            )  # fmt: skip
+        return
     config: StoreConfig | None = StoreConfig.from_broker_conf(conf) if conf else None
     grpc.check(listen)
     if listen is None:

@@ -1,1 +1,1 @@
-"""Commands about replicas: follow, promote, rejoin."""
+"""Commands about replicas: follow, promote, rejoin, and `rmq broker run --role SLAVE`."""

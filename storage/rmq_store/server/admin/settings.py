@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from rmq_store.broker.monitoring.broker_conf import broker_conf
 from rmq_store.format.text.host import Host
@@ -15,10 +17,13 @@ from rmq_store.server.requests.request import Request
 
 
 class Settings:
-    """The settings of one served store. None of them is a secret; users and certificates are no settings of a store."""
+    """The settings of one served store. None of them is a secret; users and certificates are no settings of a store.
+    `more`: settings of the server, in place of others of their names.
+    """
 
-    def __init__(self, served: ServedStore) -> None:
+    def __init__(self, served: ServedStore, more: Mapping[str, int | bool | str] = MappingProxyType({})) -> None:
         self._served = served
+        self._more = more
 
     def all(self, request: Request) -> RemotingCommand:
         """26: a line `name=value` for each setting."""
@@ -29,6 +34,7 @@ class Settings:
             "brokerId": MASTER_ID,
             "brokerIP1": host.ip,
             "listenPort": host.port,
+            **self._more,
         }
         lines = (f"{name}={_text(value)}\n" for name, value in settings.items())
         header = GetBrokerConfigResponseHeader(version=json.dumps(DataVersion().to_json()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from rmq_store.errors import StoreError, UsageError
@@ -29,10 +30,13 @@ _Queue: TypeAlias = tuple[str, int]
 
 
 class CommittedOffsets:
-    """Committed offsets of one store. Safe for threads."""
+    """Committed offsets of one store. `commit(group, offsets)`: where they go; by default into the store. Safe for
+    threads.
+    """
 
-    def __init__(self, served: ServedStore) -> None:
+    def __init__(self, served: ServedStore, commit: Callable[[str, Mapping[_Queue, int]], None] | None = None) -> None:
         self._served = served
+        self._commit = commit
         self._lock = threading.Lock()
         self._waiting: dict[str, dict[_Queue, int]] = {}
         # Held from taking what waits until it is in the store: a newer value does not overtake it, and a query does not
@@ -73,7 +77,7 @@ class CommittedOffsets:
             return request.answer()
         with self._writing:
             self._write()
-            self._served.store.commit_offsets(header.consumer_group, {queue: header.commit_offset})
+            self._store(header.consumer_group, {queue: header.commit_offset})
         return request.answer()
 
     def commit_later(self, group: str, queue: _Queue, offset: int) -> None:
@@ -100,12 +104,18 @@ class CommittedOffsets:
             waiting, self._waiting = self._waiting, {}
         for group, offsets in waiting.items():
             try:
-                self._served.store.commit_offsets(group, offsets)
+                self._store(group, offsets)
             except (StoreError, OSError) as error:
                 again = isinstance(error, OSError) or error.retryable
                 _log.warning("offsets of group %s are %s committed: %s", group, "not yet" if again else "not", error)
                 if again:
                     self._put_back(group, offsets)
+
+    def _store(self, group: str, offsets: Mapping[_Queue, int]) -> None:
+        if self._commit is not None:
+            self._commit(group, offsets)
+        else:
+            self._served.store.commit_offsets(group, offsets)
 
     def _put_back(self, group: str, offsets: dict[_Queue, int]) -> None:
         with self._lock:

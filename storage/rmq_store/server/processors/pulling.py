@@ -47,9 +47,18 @@ class _Found(NamedTuple):
 
 
 class PullProcessor:
-    """Answers pulls of one store."""
+    """Answers pulls of one store. `is_slave`: an offset that it does not have may be the master's (20, not 21)."""
 
-    def __init__(self, served: ServedStore, members: Members, offsets: CommittedOffsets, holds: HeldPulls) -> None:
+    def __init__(
+        self,
+        served: ServedStore,
+        members: Members,
+        offsets: CommittedOffsets,
+        holds: HeldPulls,
+        *,
+        is_slave: bool = False,
+    ) -> None:
+        self._is_slave = is_slave
         self._served = served
         self._members = members
         self._offsets = offsets
@@ -146,6 +155,8 @@ class PullProcessor:
             return _Found(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, first, last)
         if offset == last:
             return _Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset, first, last)
+        if self._is_slave and not first <= offset < last:
+            return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, "the master may have it", offset, first, last)
         if not first <= offset < last:
             remark = "OFFSET_TOO_SMALL" if offset < first else "OFFSET_OVERFLOW_BADLY"
             return _Found(ResponseCode.PULL_OFFSET_MOVED, remark, first if offset < first else last, first, last)

@@ -1,0 +1,1 @@
+"""A slave: a replica that is fed and served."""
