@@ -66,6 +66,7 @@ def again(root: Path, value: int) -> bool:
         return not commit_unit(store, value, 40).committed
 
 
+@pytest.mark.statement("G22")
 def test_a_replica_becomes_a_store_that_is_written_to(root: Path, master: Store) -> None:
     start, end = master.log_range()
     entries = views_of(root)

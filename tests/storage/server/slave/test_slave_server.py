@@ -162,6 +162,7 @@ def test_offsets_of_groups_outlive_the_return_of_the_master(pair: Pair, asked: C
     until(lambda: OffsetTable(pair.root).committed(GROUP) == {("Orders", 0): 11}, "the master's does not count")
 
 
+@pytest.mark.statement("G20")
 def test_it_serves_while_its_master_is_away_from_the_start(make: Callable[..., Pair]) -> None:
     pair = make()
     pair.away()
