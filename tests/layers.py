@@ -53,10 +53,10 @@ LAYERS: Final[dict[str, set[str]]] = {
         "errors", "backoff", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds",
         "remoting",
     },
-    # The store's processors behind sockets. Nothing of the clients.
+    # The store's processors behind sockets; of replica what both sides of an HA port say. Nothing of the clients.
     "server": {
         "errors", "backoff", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds",
-        "remoting",
+        "remoting", "replica",
     },
     # A served store for suites of other projects.
     "testing": {"errors", "clock", "format", "protocol", "broker", "server"},
@@ -93,8 +93,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "delivery", "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
     ),
     "rmq_store.server": (
-        "requests", "transport", "access", "processors", "pop", "admin", "grpc_definitions", "grpc_v2", "name_server",
-        ".",
+        "requests", "transport", "access", "processors", "pop", "admin", "ha", "grpc_definitions", "grpc_v2",
+        "name_server", ".",
     ),
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "operator"),
     "rmq_store.bridge": (

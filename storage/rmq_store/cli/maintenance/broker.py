@@ -17,6 +17,7 @@ from rmq_store.cli.maintenance.access_options import Access, access_options
 from rmq_store.cli.maintenance.broker_clock import clock
 from rmq_store.cli.maintenance.broker_options import stopped, store_or_ephemeral, suite_options, written_address
 from rmq_store.cli.maintenance.grpc_options import Grpc, grpc_options, listen_address
+from rmq_store.cli.maintenance.ha_options import HA, ha_options
 from rmq_store.cli.maintenance.registration_options import NameServers, registration_options
 from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal
@@ -95,6 +96,7 @@ broker.add_command(clock)
     help="With --listen: tell clients this address instead, as for --listen 0.0.0.0:10911 or behind a NAT.",
 )
 @registration_options
+@ha_options
 @suite_options
 def run(
     root: Path,
@@ -107,6 +109,7 @@ def run(
     access: Access,
     advertise: str | None,
     name_servers: NameServers,
+    ha: HA,
     port_file: Path | None,
     until_stdin_closes: bool,
 ) -> None:
@@ -129,6 +132,8 @@ def run(
     if listen is None:
         if access.is_given:
             raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
+        if ha.is_given:
+            raise UsageError("--ha-listen and --role are about the slaves of a served store: say --listen")
         if advertise or name_servers.is_given or port_file or not vip:
             raise UsageError(
                 "--advertise, --name-server, --port-file and --no-vip are about a served store: say --listen"
@@ -149,11 +154,13 @@ def run(
             root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls.files(),
             advertise=advertise, name_servers=name_servers.settings(), vip_channel=vip,
             grpc_port=grpc.port, grpc_tls_port=grpc.tls_port, grpc_certificate=grpc.certificate(told_host),
+            ha=ha.settings(),
         ) as server,
         written_address(port_file, server.address),
     ):
         name = printable(server.store.broker_name)
-        click.echo(f"{printable(str(root))}: broker {name} listens at {server.address}{grpc.places(server)}")
+        places = f"{grpc.places(server)}{ha.places(server)}"
+        click.echo(f"{printable(str(root))}: broker {name} listens at {server.address}{places}")
         sys.stdout.flush()
         if vip and server.vip_port is None:
             click.echo(f"rmq: {_NO_VIP_PORT.format(server.port - VIP_PORTS_BEFORE)}", err=True)
