@@ -94,8 +94,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "delivery", "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
     ),
     "rmq_store.server": (
-        "requests", "transport", "access", "processors", "pop", "admin", "grpc_definitions", "grpc_v2", "name_server",
-        ".", "slave",
+        "requests", "transport", "access", "processors", "pop", "admin", "ha", "grpc_definitions", "grpc_v2",
+        "name_server", ".", "slave",
     ),
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "operator"),
     "rmq_store.bridge": (

@@ -31,13 +31,15 @@ _C, _S = "tests/connector", "tests/storage"
 PROOFS = {
     # -- machines and versions
     "One host for a store": "absent rmq_store.replication",
-    "A served store (`rmq broker run --listen`) is one broker": f"{_S}/server/test_access_options.py::test_loopback_needs_neither",
+    "A served store (`rmq broker run --listen`) has its writers on one host": f"{_S}/server/test_access_options.py::test_loopback_needs_neither",
     "Commands that read or repair files": f"{_S}/cli/test_cluster_target.py::test_a_refused_command_ends_with_the_sentence_of_its_row",
     "`rmq follow` copies brokers with DefaultHA only": "says storage/rmq_store/replica/master.py only a master with DefaultHA is followed",
     "A replica of a broker is only read": f"{_S}/cli/test_replica_commands.py::test_a_command_that_writes_is_refused_and_changes_nothing",
     "A slave takes over when somebody promotes it": "absent rmq_store.replica.controller",
     "A slave has no gRPC port and no POP": f"{_S}/server/slave/test_slave_server.py::test_what_only_a_master_does_is_refused",
-    "No replication": "absent rmq_store.replication",
+    "No replication of a store that is not served": "absent rmq_store.replication",
+    "Slaves copy over DefaultHA only": f"{_S}/server/ha/test_sync_master.py::test_the_rules_of_5_count_replicas",
+    "The HA port has neither authentication": f"{_S}/server/ha/test_ha_server.py::test_an_address_that_others_reach_needs_names_of_slaves",
     "Linux on x86-64 only": "says storage/rmq_store/files/locks/lock.py 64-bit Linux only",
     "No network file systems": f"{_S}/cli/test_doctor.py::test_file_systems",
     "Python 3.11 or newer": "tests/packaging/test_check_host.py::test_make_stops_at_that_line",

@@ -253,6 +253,19 @@ def _without_records_checked() -> Iterator[None]:
     feed.sound_frames = kept
 
 
+@protection("reports_checked", "a slave begins inside of the log")
+def _without_reports_checked() -> Iterator[None]:
+    from rmq_store.server.ha.slave_connection import SlaveConnection
+
+    def believe(slave: SlaveConnection, offset: int) -> None:
+        slave.position = offset
+
+    kept = SlaveConnection._begin
+    SlaveConnection._begin = believe  # type: ignore[method-assign]
+    yield
+    SlaveConnection._begin = kept  # type: ignore[method-assign]
+
+
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 _TEETH = {
@@ -261,6 +274,7 @@ _TEETH = {
     "remoting": "remoting_lengths",
     "server": "errors_answered",
     "transfers": "records_checked",
+    "reports": "reports_checked",
 }
 # Executions of the short form, and thousands of them in an hour's run: by what one costs.
 _SCALES = {
@@ -269,7 +283,7 @@ _SCALES = {
     "tables": (2500, 80), "store_file": (2500, 80), "progress": (4000, 150), "unit": (4000, 400), "staged": (2000, 80),
     "pop_journal": (2000, 80), "remoting": (2000, 60), "pull_answers": (4000, 300), "java_json": (3000, 150),
     "sent_requests": (2000, 60), "server": (600, 20), "receipt_handle": (4000, 400), "sql92": (3000, 200),
-    "spark_offsets": (4000, 300), "transfers": (400, 20),
+    "spark_offsets": (4000, 300), "transfers": (400, 20), "reports": (2000, 100),
 }  # fmt: skip
 
 
@@ -278,6 +292,8 @@ def _title(name: str) -> str:
         return "hostile bytes of a client for a server, from the connection to the store"
     if name == "transfers":
         return "hostile bytes of a master for a feeder, from the connection to the log"
+    if name == "reports":
+        return "hostile bytes of a slave for a master, at its HA port"
     return f"hostile bytes for the decoder of {name.replace('_', ' ')}"
 
 

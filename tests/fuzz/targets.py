@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 import rmq_store
+from fuzz.report_target import ReportFuzz, report_seeds
 from fuzz.sent_target import run_sent, sent_seeds
 from fuzz.server_target import run_server, server_seeds
 from fuzz.transfer_target import TransferFuzz, transfer_seeds
@@ -628,6 +629,17 @@ def run_transfers(data: bytes) -> None:
         _transfer_fuzz(os.getpid()).execute(data)
 
 
+@functools.lru_cache(maxsize=2)
+def _report_fuzz(process: int) -> ReportFuzz:
+    """As `_transfer_fuzz`: a store that is open for writing has threads."""
+    return ReportFuzz(scratch() / f"reports-{process}")
+
+
+def run_reports(data: bytes) -> None:
+    if data:
+        _report_fuzz(os.getpid()).execute(data)
+
+
 TARGETS = tuple(
     Target(*fields)
     for fields in (
@@ -652,6 +664,7 @@ TARGETS = tuple(
         ("sent_requests", sent_seeds, run_sent),
         ("server", server_seeds, run_server),
         ("transfers", lambda: transfer_seeds(scratch() / "transfers"), run_transfers),
+        ("reports", report_seeds, run_reports),
         ("receipt_handle", lambda: [b"5 1700000000000 60000 1 0 broker-a 3 5 1234"], run_receipt_handle),
         ("sql92", lambda: [b"a BETWEEN 1 AND 9 OR b IN ('x', 'y') AND NOT (c IS NULL)", b"-(+3.5e2) < a"], run_sql92),
         ("spark_offsets", spark_seeds, run_spark_offsets),

@@ -47,9 +47,34 @@ FAULTS: Final = (
     ),
     Fault(
         "The disk is slow, `SYNC_FLUSH`.", f"{_E}/broker/write/writer.py",
-        "            status = SendStatus.FLUSH_DISK_TIMEOUT\n",
-        "            status = SendStatus.SEND_OK\n",
+        "SendStatus.FLUSH_DISK_TIMEOUT if is_late else ",
+        "SendStatus.SEND_OK if is_late else ",
         f"{_S}/log/append/test_group_commit.py::test_sync_flush_timeout_is_how_long_a_send_waits_for_the_disk",
+    ),
+    # -- masters and slaves
+    Fault(
+        "A send to a SYNC_MASTER is answered with `SEND_OK`.", f"{_E}/log/replication.py",
+        "        if not self.is_sync or page.replicated_end >= end:\n",
+        "        if not self.is_sync or page.slave_count:\n",
+        f"{_S}/server/ha/test_sync_master.py::test_a_slave_that_says_nothing_costs_the_time_and_no_more",
+    ),
+    Fault(
+        "The server of a SYNC_MASTER is killed or stopped.", f"{_E}/log/replication.py",
+        'return self._server.who().kind != "free"\n',
+        "return True\n",
+        f"{_S}/server/ha/test_sync_master.py::test_without_its_server_a_store_says_that_no_slave_has_it",
+    ),
+    Fault(
+        "A slave reports more than it was sent, or begins beyond the log.", f"{_E}/server/ha/slave_connection.py",
+        "        if offset > end:\n",
+        "        if offset < 0:\n",
+        f"{_S}/server/ha/test_ha_server.py::test_a_hello_one_byte_beyond_the_end_is_refused_and_names_both_ends",
+    ),
+    Fault(
+        "A slave is slow, or takes nothing.", f"{_E}/server/ha/slave_connection.py",
+        "        if self._unsent and now - self._moved > limit:\n",
+        "        if self.position == now:\n",
+        f"{_S}/server/ha/test_ha_server.py::test_a_slave_that_never_reads_costs_the_others_nothing_and_is_given_up",
     ),
     # -- replicas
     Fault(

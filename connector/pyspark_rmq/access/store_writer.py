@@ -18,7 +18,7 @@ from pyspark_rmq.access.store_pool import briefly, pooled, run_in_thread
 from pyspark_rmq.options.options import SinkOptions
 
 if TYPE_CHECKING:
-    from rmq_store import SendBackArea, StagedFile, StagingArea, Store
+    from rmq_store import CommitResult, SendBackArea, StagedFile, StagingArea, Store
 
 _log = logging.getLogger(__name__)
 
@@ -214,13 +214,14 @@ def append_staged(
         UsageError: two rows send the same message back.
         StagingError: a file is missing or altered.
         StoreFullError, StoreLockedError: nothing was appended.
-        StoreFailedError: the messages are appended, but perhaps not on disk; with a marker the commit can be repeated.
+        StoreFailedError: the messages are appended, but perhaps not on disk, or with onStoreStatus=fail not at a slave;
+            with a marker the commit can be repeated.
     """
     spare_modules()
     close_before_it_ends()
     is_small = sum(file.size_bytes for file in files) <= _SMALL_WRITE_BYTES
     with _commit_store(options.path, stays_open, _SMALL_WRITE_CLOSE_WAIT_S if is_small else 0.0) as store:
-        appended = _append_once(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
+        done = _append_once(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
         if _pool_s(store, stays_open) is not None:
             # At once, however little it is: Spark may end a worker at any moment, and its flusher with it.
             store.flush_async()
@@ -228,20 +229,38 @@ def append_staged(
         else:
             _flush(store)
             sweeping()
-    return appended
+    _look_at_status(options, done)
+    return done.committed
 
 
-def _append_once(store: Store, files: Sequence[StagedFile], marker: Marker | None, purpose: str) -> bool:
-    """Append the files as one unit; False if its marker is there already. `purpose` names a unit without a marker."""
+def _look_at_status(options: SinkOptions, done: CommitResult) -> None:
+    """Of a store that a SYNC_MASTER serves, say that slaves lack the rows. StoreFailedError with onStoreStatus=fail."""
+    from rmq_store import SendStatus, StoreFailedError
+
+    if done.status is SendStatus.SEND_OK:
+        return
+    text = f"{options.path}: the batch is stored, with status {done.status.name}: perhaps no slave has it"
+    if options.fail_on_weak_status:
+        raise StoreFailedError(
+            f"{text}. onStoreStatus=fail asks for the end of the batch; a stream that repeats it adds nothing, and "
+            "waits for the slave again"
+        )
+    _log.warning("%s", text)
+
+
+def _append_once(
+    store: Store, files: Sequence[StagedFile], marker: Marker | None, purpose: str
+) -> CommitResult:
+    """Append the files as one unit, unless its marker is there already. `purpose` names a unit without a marker."""
     from rmq_store import MarkerError
 
     if marker is None:
-        return store.commit_staged(files, purpose=purpose, consume_files=True).committed
+        return store.commit_staged(files, purpose=purpose, consume_files=True)
     try:
         return store.commit_staged(
             files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable,
             consume_files=True,
-        ).committed
+        )
     except MarkerError as error:
         if store.last_unit(marker.purpose, marker.key) != marker.value:
             raise

@@ -750,9 +750,10 @@ _SINK = (
         one_of("log", "fail"),
         "`log` or `fail`",
         "`log`",
-        "A broker may answer FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE: such rows are stored, "
-        "and never sent again. `log` counts and logs them, `fail` fails the batch.",
-        "only",
+        "A broker may answer FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE, and the commit of a store "
+        "that a SYNC_MASTER serves the last two: such rows are stored, and never sent again. `log` counts and logs "
+        "them, `fail` fails the batch. A stream that repeats the batch then waits for the slave again, and adds "
+        "nothing.",
     ),
 )
 

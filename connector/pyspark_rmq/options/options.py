@@ -141,7 +141,7 @@ class SinkOptions:
     """The options of a write; `transaction` is (txnAppId, txnVersion) of an idempotent batch write.
 
     `send_back` is the group to which rows are sent back: then no new message is written. Rows go to `path`, or with an
-    empty one to `cluster`.
+    empty one to `cluster`. `fail_on_weak_status`: onStoreStatus=fail.
     """
 
     path: str
@@ -154,6 +154,7 @@ class SinkOptions:
     send_back: str | None = None
     max_reconsume_times: int | None = None
     create_store: bool = True
+    fail_on_weak_status: bool = False
     cluster: ClusterOptions | None = None
     cluster_sink: ClusterSinkOptions | None = None
 
@@ -335,6 +336,7 @@ def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
         send_back=values.get("sendBack"),
         max_reconsume_times=values.get("maxReconsumeTimes"),
         create_store=values.get("createStore", True),
+        fail_on_weak_status=values.get("onStoreStatus") == "fail",
         cluster_sink=cluster_sink_options(values, is_stream=use == "stream write") if NAME_SERVER in values else None,
     )
 

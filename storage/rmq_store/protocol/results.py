@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ def lag_of(end: int, committed: int | None) -> int:
 
 class SendStatus(Enum):
     """As in RocketMQ's client. Any status but SEND_OK: stored and visible, but perhaps not on disk, or only at the
-    master. A store without slaves answers FLUSH_DISK_TIMEOUT at worst.
+    master. A store that no SYNC_MASTER serves answers FLUSH_DISK_TIMEOUT at worst.
     """
 
     SEND_OK = "SEND_OK"
@@ -37,7 +37,8 @@ class SendStatus(Enum):
 class SendResult:
     """The queue and offset of one message. `msg_id` is its UNIQ_KEY, `offset_msg_id` encodes its commit-log offset in
     this store. A producer sets `broker_name`, because it may have several brokers. `recall_handle`: by which a message
-    with a delivery time can be taken back; None for any other message, and for one that was due already.
+    with a delivery time can be taken back; None for any other message, and for one that was due already. `end_offset`:
+    where its record ends in the log, of a batch that of the last one; 0 if a broker does not tell.
     """
 
     topic: str
@@ -49,19 +50,20 @@ class SendResult:
     status: SendStatus = SendStatus.SEND_OK
     broker_name: str = ""
     recall_handle: str | None = None
+    end_offset: int = field(default=0, compare=False)
 
 
 def result_of_batch(results: Sequence[SendResult]) -> SendResult:
     """The answer to a batch, of one message at least: that of the first one, with the ids of all as comma lists. No
     message of a batch has a handle.
     """
-    ok = all(result.status is SendStatus.SEND_OK for result in results)
     return replace(
         results[0],
         msg_id=",".join(result.msg_id for result in results),
         offset_msg_id=",".join(result.offset_msg_id for result in results),
-        status=SendStatus.SEND_OK if ok else SendStatus.FLUSH_DISK_TIMEOUT,
+        status=next((one.status for one in results if one.status is not SendStatus.SEND_OK), SendStatus.SEND_OK),
         recall_handle=None,
+        end_offset=results[-1].end_offset,
     )
 
 
@@ -72,11 +74,15 @@ class AppendResult:
     row_count: int
     start_offset: int
     end_offset: int
+    status: SendStatus = SendStatus.SEND_OK
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a commit of staged files. Not `committed`: the store had this key and value already."""
+    """The result of a commit of staged files. Not `committed`: the store had this key and value already. `status` says
+    whether slaves have it now, in both cases.
+    """
 
     row_count: int
     committed: bool
+    status: SendStatus = SendStatus.SEND_OK

@@ -17,7 +17,9 @@ from typing import Final
 from rmq_store.errors import MasterTransferError
 
 FROM_LAST_SEGMENT: Final = 0
-"""First report: the master begins at the first byte of its last segment."""
+"""First report, of a slave without a byte: a Java master begins at the first byte of its last segment, ours at the
+first byte of its log.
+"""
 
 FROM_START: Final = 1
 """First report: the master begins at byte 1 of its log. Byte 0 is the high byte of the first frame's size: zero, below
@@ -34,6 +36,25 @@ _HEADER = struct.Struct(">qi")
 def encode_report(offset: int) -> bytes:
     """A report of a slave."""
     return _REPORT.pack(offset)
+
+
+def encode_transfer(offset: int, size: int) -> bytes:
+    """The bytes before a transfer of `size` bytes of the log at `offset`; `size` 0: a heartbeat."""
+    return _HEADER.pack(offset, size)
+
+
+class ReportParser:
+    """Finds the reports in what a slave sends, however it is cut."""
+
+    def __init__(self) -> None:
+        self._torn = b""
+
+    def reports(self, data: bytes) -> list[int]:
+        """The offsets of the reports that are whole now, in order; as signed numbers, so that none is refused here."""
+        data = self._torn + data
+        whole = len(data) - len(data) % _REPORT.size
+        self._torn = data[whole:]
+        return [offset for (offset,) in _REPORT.iter_unpack(data[:whole])]
 
 
 class TransferParser:

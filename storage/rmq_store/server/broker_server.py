@@ -19,6 +19,8 @@ from rmq_store.broker.transactions.checks import TransactionChecks
 from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
+from rmq_store.log.broker_role import BrokerRole
+from rmq_store.log.replication import Replication
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -27,6 +29,10 @@ from rmq_store.server.access.request_check import RequestCheck
 from rmq_store.server.access.users import Users
 from rmq_store.server.grpc_ports import GrpcPorts
 from rmq_store.server.grpc_v2.tls import Certificate
+from rmq_store.server.ha.ha_server import HAServer
+from rmq_store.server.ha.held_answers import HeldAnswers
+from rmq_store.server.ha.settings import HASettings
+from rmq_store.server.ha.slave_tables import SlaveTables
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_table import RouteTable
 from rmq_store.server.pop.held_pops import HeldNotifications, HeldPops
@@ -39,6 +45,7 @@ from rmq_store.server.processors.held_pulls import HeldPulls
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.pulling import PullProcessor
 from rmq_store.server.processors.queue_locks import QueueLocks
+from rmq_store.server.processors.sending import Hold
 from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
 from rmq_store.server.processors.transactions import TransactionProcessor
 from rmq_store.server.requests.dispatcher import Dispatcher
@@ -109,6 +116,9 @@ class BrokerServer:
     `advertise`: the `HOST:PORT` that clients are told instead, for example behind `host` 0.0.0.0. `name_servers`: those
     of other processes, `ns1:9876;ns2:9876`, or with keys to sign; the server registers there, too.
 
+    `ha`: slaves copy the log at a port of their own, `ha_address`; of a SYNC_MASTER sends of all processes wait for
+    them. Without it the store is that of an ASYNC_MASTER.
+
     Raises:
         UsageError: the address cannot be listened at, another server serves the store, a file of users or of TLS is
             wrong, or one of the name servers knows the broker's name with another address; and what `Store.open`
@@ -134,6 +144,7 @@ class BrokerServer:
         grpc_certificate: Certificate | None = None,
         grpc_tls_port: int | None = None,
         vip_channel: bool = True,
+        ha: HASettings | None = None,
     ) -> None:
         grpc_ports = GrpcPorts.of(grpc_port, grpc_tls_port, grpc_certificate)
         if grpc_ports is not None and tls is not None:
@@ -143,6 +154,8 @@ class BrokerServer:
         self._warm_up = _WarmUp()
         context = server_context(tls) if tls is not None else None
         self._dispatcher: Dispatcher | None = None
+        self.ha: HAServer | None = None
+        self.ha_address = ""
         self.grpc_address: str | None = None
         self.grpc_tls_address: str | None = None
         with ExitStack() as parts:
@@ -165,7 +178,7 @@ class BrokerServer:
                 )  # fmt: skip
                 parts.callback(lock.close)
                 parts.callback(self.store.close)
-            self._begin(parts, cluster_name)
+            self._begin(parts, cluster_name, ha)
             if grpc_ports is not None:
                 self._begin_grpc(parts, host, grpc_ports)
             if name_servers:
@@ -186,7 +199,7 @@ class BrokerServer:
             listener.close()
         raise AssertionError
 
-    def _begin(self, parts: ExitStack, cluster_name: str) -> None:
+    def _begin(self, parts: ExitStack, cluster_name: str, ha: HASettings | None) -> None:
         """Make all parts. `parts` ends them in the opposite order, each one whatever becomes of the others."""
         # Members and locks live by the machine's clock: one that a test moves by hours would end them all.
         broker = LocalBroker(self.store.broker_name, self.store, liveness_clock=system_clock)
@@ -195,6 +208,7 @@ class BrokerServer:
         self._offsets = CommittedOffsets(served)
         parts.callback(self._offsets.write)
         parts.callback(self._listener.close)
+        self._hold = self._begin_ha(parts, ha)
         self._pools = start_pools()
         for pool in self._pools.each():
             parts.callback(pool.close)
@@ -214,10 +228,11 @@ class BrokerServer:
         self.routes = RouteTable()
         addresses = {MASTER_ID: self.address}
         own = BrokerData(cluster=cluster_name, broker_name=served.name, broker_addrs=addresses)
-        self.routes.add_own(own, self._topics)
+        self.routes.add_own(own, self._topics, self.ha_address)
         shared = Parts(
             served, self._pools, self._offsets, self._members, self._locks, self._pulls, self._pops, notifications,
             ReceiptProcessor(served, self._freed), self._transactions, self.routes, self._stored,
+            SlaveTables(served, self._offsets, self.ha_address), self._hold,
         )  # fmt: skip
         self._dispatcher = Dispatcher(services(shared), RequestCheck(self.store, self._users, is_admin=self._is_admin))
         for holds, pool, again in (
@@ -230,8 +245,28 @@ class BrokerServer:
         housekeeping = Housekeeping(str(self.store.path), self._steps())
         housekeeping.start()
         parts.callback(housekeeping.close)
+        if self.ha is not None:
+            self.ha.start()
         self._listener.start()
         parts.callback(self._listener.stop_listening)
+
+    def _begin_ha(self, parts: ExitStack, settings: HASettings | None) -> Hold | None:
+        """Make the HA port, if there is one; what keeps answers of a SYNC_MASTER."""
+        log = self.store._log
+        if settings is None:
+            if log.writing_page.broker_role != BrokerRole.ASYNC_MASTER:
+                Replication(log).begin(BrokerRole.ASYNC_MASTER)
+            return None
+        held = None
+        if settings.waits_for_slaves:
+            held = HeldAnswers(Replication(log), settings.slave_timeout_ms)
+        self.ha = HAServer(log, settings, held.look if held is not None else lambda now: None)
+        self.ha_address = self.ha.address
+        parts.callback(self.ha.close)
+        if held is None:
+            return None
+        parts.callback(held.close)
+        return held.hold
 
     def _refuse_taken_name(self, name_servers: str | ClusterSettings, cluster_name: str, name: str) -> None:
         registration = self._registration(name_servers, cluster_name, name)
@@ -256,7 +291,7 @@ class BrokerServer:
 
         own = BrokerData(cluster=cluster_name, broker_name=name, broker_addrs={MASTER_ID: self.address})
         settings = ClusterSettings.of_text(name_servers) if isinstance(name_servers, str) else name_servers
-        return Registration(settings, own, self._topics)
+        return Registration(settings, own, self._topics, ha_address=self.ha_address)
 
     def _begin_grpc(self, parts: ExitStack, host: str, ports: GrpcPorts) -> None:
         try:
@@ -265,7 +300,7 @@ class BrokerServer:
             raise UsageError("gRPC needs grpcio and protobuf: pip install '.[grpc]' in a clone") from error
         server = GrpcServer(
             self._served, self._members.connected, self._transactions, MethodCheck(self._users), host, ports,
-            advertised_host=Host.parse(self.address).ip,
+            advertised_host=Host.parse(self.address).ip, hold=self._hold,
         )  # fmt: skip
         parts.callback(server.close)
         self.grpc_tls_address = server.address(is_tls=True)
@@ -324,6 +359,8 @@ class BrokerServer:
         self._dispatcher.go_on(pool, lambda _: again(held, is_last=is_last), held.request, at_once=at_once)
 
     def _stored(self, topic: str, queue_id: int) -> None:
+        if self.ha is not None:
+            self.ha.grown()
         self._holds.stored(topic, queue_id)
         self._held_pops.stored(topic)
         self._held_notifications.stored(topic)

@@ -34,7 +34,8 @@ _CHANGES_S: Final = 1.0
 
 class Registration:
     """Keeps the broker `own` in the routes of the name servers of `settings`, from `start` until `close`. Requests are
-    signed if the settings name keys. `broker_id`: of the process, above 0 of a slave.
+    signed if the settings name keys. `broker_id`: of the process, above 0 of a slave. Slaves of the name are told
+    `ha_address`.
 
     It registers every 30 s, and at once when `topics` has changed. A name server that does not answer, refuses, or
     knows another broker of the name is logged once, and asked again each time; the others go on.
@@ -50,12 +51,14 @@ class Registration:
         topics: Callable[[], Mapping[str, TopicConfig]],
         *,
         broker_id: int = MASTER_ID,
+        ha_address: str = "",
     ) -> None:
         if any(map(is_address_server, settings.name_servers)):
             raise UsageError("a broker registers with name servers, not with an address server: give their HOST:PORT")
         self._addresses = settings.name_servers
         self._own = own
         self._broker_id = broker_id
+        self._ha_address = ha_address or own.broker_addrs[broker_id]  # a field that must be there
         self._topics = topics
         self._client = RemotingClient(settings)
         self._known: Mapping[str, TopicConfig] | None = None
@@ -127,7 +130,7 @@ class Registration:
             broker_name=self._own.broker_name,
             broker_addr=address,
             cluster_name=self._own.cluster,
-            ha_server_addr=address,  # mandatory, though nothing is replicated from here
+            ha_server_addr=self._ha_address,
             broker_id=self._broker_id,
             body_crc32=zlib.crc32(self._body) & 0x7FFFFFFF,
         )

@@ -16,6 +16,7 @@ from rmq_store.server.admin.queue_entries import QueueEntries
 from rmq_store.server.admin.rates import Rates
 from rmq_store.server.admin.resets import Resets
 from rmq_store.server.admin.settings import Settings
+from rmq_store.server.ha.slave_tables import SlaveTables
 from rmq_store.server.name_server.kv_configs import KVConfigs
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
@@ -33,7 +34,7 @@ from rmq_store.server.processors.queries import QueryProcessor
 from rmq_store.server.processors.queue_ends import QueueEndsProcessor
 from rmq_store.server.processors.queue_locks import QueueLocks
 from rmq_store.server.processors.replies import ReplyProcessor
-from rmq_store.server.processors.sending import OnStored, SendProcessor
+from rmq_store.server.processors.sending import Hold, OnStored, SendProcessor
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.processors.transactions import TransactionProcessor
 from rmq_store.server.requests.bound_services import Grouped, bound_services
@@ -95,12 +96,14 @@ class Parts:
     transactions: TransactionProcessor
     routes: RouteTable
     on_stored: OnStored
+    slaves: SlaveTables
+    hold: Hold | None
 
 
 def services(parts: Parts) -> dict[int, Service]:
     """The services of a broker that is a name server, too, by request code."""
     served, members, offsets = parts.served, parts.members, parts.offsets
-    sends, pairs = SendProcessor(served, parts.on_stored), KVConfigs()
+    sends, pairs = SendProcessor(served, parts.on_stored, parts.hold), KVConfigs()
     routes = RouteProcessor(parts.routes, pairs)
     # With SYNC_FLUSH a send waits for the disk.
     is_sync = served.store.config.flush_disk_type == "SYNC_FLUSH"
@@ -130,6 +133,7 @@ def services(parts: Parts) -> dict[int, Service]:
             "rates": Rates(served),
             "queue_entries": QueueEntries(served, members),
             "cleaning": Cleaning(served, offsets),
+            "slaves": parts.slaves,
             "clock": VirtualClockProcessor(served.store),
             "routes": routes,
             "removals": routes,  # 216: only of a broker

@@ -12,6 +12,7 @@ from rmq_store.broker.store.store import Store
 from rmq_store.errors import UsageError
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.log.replica_role import refuse_writer
+from rmq_store.log.replication import server_lock_of
 
 
 def server_lock(root: Path) -> OfdLock:
@@ -21,7 +22,7 @@ def server_lock(root: Path) -> OfdLock:
         UsageError: another server serves the store.
         FileNotFoundError: this engine has not opened the store yet.
     """
-    lock = OfdLock(root / "pyrmq" / "server.lock")
+    lock = server_lock_of(root / "pyrmq")
     if not lock.try_exclusive():
         raise UsageError(f"{root}: another `rmq broker run --listen` serves this store")
     return lock

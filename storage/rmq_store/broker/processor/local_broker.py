@@ -78,10 +78,11 @@ class LocalBroker:
         sys_flag: int = 0,
         born_host: Host | None = None,
         topic: TopicConfig | None = None,
+        replica_timeout_ms: int | None = None,
     ) -> SendResult:
         """See `Broker.send`; `born_host` None: the store's own. An append that has to wait for a second is answered
         with SYSTEM_BUSY, as by a broker. A message with TRAN_MSG becomes a half message. `topic`: its settings, if the
-        caller has just looked them up.
+        caller has just looked them up. `replica_timeout_ms`: as `Store.send`.
         """
         self._check_send(message.topic, queue_id, topic)
         if message.properties.get(TRANSACTION_PREPARED, "").lower() == "true":
@@ -102,6 +103,7 @@ class LocalBroker:
                 sys_flag=sys_flag,
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
+                replica_timeout_ms=replica_timeout_ms,
                 born_host=born_host,
                 as_given=True,
             )
@@ -135,6 +137,7 @@ class LocalBroker:
         topics: Mapping[str, TopicConfig],
         lock_timeout_ms: int,
         flush_timeout_ms: int,
+        replica_timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """As `send` for each message, which names its queue, but all are stored, or none. `topics` has the settings of
         their topics, which the caller has just looked up. MQBrokerError 1: it is unknown whether they are stored. Any
@@ -152,6 +155,7 @@ class LocalBroker:
                         sys_flag=sys_flag,
                         lock_timeout_ms=lock_timeout_ms,
                         flush_timeout_ms=flush_timeout_ms,
+                        replica_timeout_ms=replica_timeout_ms,
                         born_host=born_host,
                         as_given=True,
                     )
@@ -161,6 +165,7 @@ class LocalBroker:
                     messages,
                     lock_timeout_ms=lock_timeout_ms,
                     flush_timeout_ms=flush_timeout_ms,
+                    replica_timeout_ms=replica_timeout_ms,
                     origins=origins,
                     as_given=True,
                 )
@@ -177,6 +182,7 @@ class LocalBroker:
         born_timestamp_ms: int,
         born_host: Host,
         settings: TopicConfig,
+        replica_timeout_ms: int | None = None,
     ) -> SendResult:
         """As `send_batch`, of a batch as it came over the network. `sys_flag` says how their bodies are compressed.
         `settings`: those of the topic, which the caller has just looked up.
@@ -191,6 +197,7 @@ class LocalBroker:
                 born_timestamp_ms=born_timestamp_ms,
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
+                replica_timeout_ms=replica_timeout_ms,
                 born_host=born_host,
             )
         return self._named(result)
@@ -419,7 +426,7 @@ class LocalBroker:
         """The result with this broker's name. All fields by hand: `replace` takes longer than the queue's entry."""
         return SendResult(
             result.topic, result.queue_id, result.queue_offset, result.commit_log_offset, result.msg_id,
-            result.offset_msg_id, result.status, self.name, result.recall_handle,
+            result.offset_msg_id, result.status, self.name, result.recall_handle, result.end_offset,
         )  # fmt: skip
 
     def _check_send(self, topic: str, queue_id: int, known: TopicConfig | None = None) -> None:

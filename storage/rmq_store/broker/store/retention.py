@@ -232,6 +232,7 @@ class Retention:
             halves = 0 if self._is_replica else self._carry_halves(end)
             units = 0 if self._is_replica else self._markers.carry(end, expired_ms)
             mechanics.make_removable(self._log, end)
+            self._warn_of_slave(end)
             report = self._remove(replace(report, units=units, half_messages=halves), settings)
             self._markers.forget(expired_ms)
         if self._views_start != self._log.start():
@@ -239,6 +240,16 @@ class Retention:
             report = replace(report, queue_files=queue_files, index_files=mechanics.remove_index_files(self._log))
             self._views_start = self._log.start()
         return report
+
+    def _warn_of_slave(self, end: int) -> None:
+        """Old messages go when they must go, also if a slave of this store has not copied them: it begins anew then."""
+        slowest = self._log.writing_page.slowest_end
+        if 0 <= slowest < end:
+            _LOG.warning(
+                "%s: bytes up to %d of the log are about to be deleted, and a slave has copied those below %d only: it "
+                "will have to begin anew. Raise fileReservedTime, or see what keeps the slave back",
+                self._log.root, end, slowest,
+            )  # fmt: skip
 
     def _remove(self, report: RetentionReport, settings: StoreConfig) -> RetentionReport:
         for number, fate in enumerate(report.plan.going):

@@ -37,6 +37,7 @@ class Writing(StoreParts):
         sys_flag: int = 0,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
+        replica_timeout_ms: int | None = None,
         born_host: Host | None = None,
         as_given: bool = False,
     ) -> SendResult:
@@ -54,18 +55,29 @@ class Writing(StoreParts):
         Under ASYNC_FLUSH a send flushes when the store's own thread is late (`is_flush_late`), except with a
         `flush_timeout_ms` of 0.
 
+        In a store that a SYNC_MASTER serves (`rmq broker run --role SYNC_MASTER`), it also waits until a slave has the
+        message, at most `replica_timeout_ms` (None: the server's slaveTimeout; 0: it only looks). FLUSH_SLAVE_TIMEOUT:
+        not in that time; SLAVE_NOT_AVAILABLE: no slave is connected, or the server does not run. WAIT as above.
+
         Raises:
             UsageError: the message breaks a rule (name, size, properties); nothing was written.
             StoreFullError, StoreLockedError: nothing was written; a later call may succeed.
             StoreFailedError: it is unknown whether the message is stored.
         """
-        if type(sys_flag) is not int or type(lock_timeout_ms) is not int or flush_timeout_ms is not None:
+        if (
+            type(sys_flag) is not int or type(lock_timeout_ms) is not int
+            or flush_timeout_ms is not None or replica_timeout_ms is not None
+        ):  # fmt: skip
             sys_flag = integer("sys_flag", sys_flag)
             lock_timeout_ms = integer("lock_timeout_ms", lock_timeout_ms)
             if flush_timeout_ms is not None:
                 flush_timeout_ms = integer("flush_timeout_ms", flush_timeout_ms)
+            if replica_timeout_ms is not None:
+                replica_timeout_ms = integer("replica_timeout_ms", replica_timeout_ms)
         message = message if as_given else _new(message)
-        return self._writing().send(message, sys_flag, lock_timeout_ms, flush_timeout_ms, born_host)
+        return self._writing().send(
+            message, sys_flag, lock_timeout_ms, flush_timeout_ms, born_host, replica_timeout_ms
+        )
 
     def send_all(
         self,
@@ -73,6 +85,7 @@ class Writing(StoreParts):
         *,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
+        replica_timeout_ms: int | None = None,
         origins: Sequence[Origin] | None = None,
         as_given: bool = False,
     ) -> list[SendResult]:
@@ -83,7 +96,7 @@ class Writing(StoreParts):
         if origins is not None and len(origins) != len(messages):
             raise UsageError(f"{len(origins)} origins for {len(messages)} messages")
         messages = messages if as_given else [_new(message) for message in messages]
-        return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms, origins)
+        return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms, origins, replica_timeout_ms)
 
     def send_batch(
         self,
@@ -95,6 +108,7 @@ class Writing(StoreParts):
         born_timestamp_ms: int | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
+        replica_timeout_ms: int | None = None,
         born_host: Host | None = None,
     ) -> SendResult:
         """Store the messages of a batch in one queue, in their order; all become visible at once. `body` is that of
@@ -110,8 +124,9 @@ class Writing(StoreParts):
             StoreFullError, StoreLockedError, StoreFailedError: as `send`.
         """
         return self._writing().send_batch(
-            topic, body, queue_id, sys_flag, born_timestamp_ms, lock_timeout_ms, flush_timeout_ms, born_host
-        )
+            topic, body, queue_id, sys_flag, born_timestamp_ms, lock_timeout_ms, flush_timeout_ms, born_host,
+            replica_timeout_ms,
+        )  # fmt: skip
 
     def recall_message(self, topic: str, recall_handle: str) -> str:
         """Take a message with a delivery time back, by the handle of its `SendResult`, and return its unique key: it is

@@ -24,6 +24,7 @@ from rmq_store.format.properties.property_string import (
 from rmq_store.format.text.host import Host
 from rmq_store.log.append.lone_append import LoneAppend, QueueTable
 from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.log.replication import Replication
 from rmq_store.log.views.views import QueueKey
 
 _SPECIAL = tuple(
@@ -65,12 +66,14 @@ class SentRequests:
         space: DiskSpace,
         lone_append: LoneAppend,
         answer: tuple[bytes, ...],
+        replication: Replication,
     ) -> None:
         self._log = log
         self._topics = topics
         self._flusher = flusher
         self._space = space
         self._lone_append = lone_append
+        self._replication = replication
         self._rules = _Rules(
             Host.parse(config.broker_host).pack(), answer, _SPECIAL, config.max_message_size,
             config.message_index_tags,
@@ -90,7 +93,7 @@ class SentRequests:
         """Answer the requests at the beginning of `data` that are usual and whole, 64 at most. `born_host`: `ip:port`
         of the client. On return the messages are stored, as by `Store.send` under ASYNC_FLUSH. None: nothing was done.
         """
-        if not self._queues or self._log.sync_flush or self._flusher.is_late:
+        if not self._queues or self._log.sync_flush or self._replication.is_sync or self._flusher.is_late:
             return None
         if self._topics.all() is not self._queues_of:
             self._queues.clear()

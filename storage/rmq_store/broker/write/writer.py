@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -45,11 +46,16 @@ from rmq_store.log.append.group_append import GroupAppend
 from rmq_store.log.append.lone_append import LoneAppend
 from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock
 from rmq_store.log.core.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
+from rmq_store.log.replication import Replicated, Replication
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.results import AppendResult, CommitResult, SendResult, SendStatus, result_of_batch
 
 # Without a slash, which stands between purpose and key in the unit table.
 _PURPOSE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+_REPLICA_STATUS = {
+    Replicated.LATE: SendStatus.FLUSH_SLAVE_TIMEOUT, Replicated.NO_SLAVE: SendStatus.SLAVE_NOT_AVAILABLE,
+}  # fmt: skip
 
 # Rows encoded at a time: bounds what a large batch needs besides itself.
 _ENCODE_ROWS = 65_536
@@ -69,6 +75,7 @@ class Writer:
         self._units = UnitTable(log)
         self._lone_append = LoneAppend(log)
         self._group_append = GroupAppend(log, self._lone_append)
+        self._replication = Replication(log)
         self._space = DiskSpace(log.root, config)
         # A signal handler may send in the middle of a send of its own thread, so each lock can be taken twice.
         self._lock = threading.RLock()
@@ -89,6 +96,7 @@ class Writer:
         lock_timeout_ms: int,
         flush_timeout_ms: int | None,
         born_host: Host | None = None,
+        replica_timeout_ms: int | None = None,
     ) -> SendResult:
         """See `Store.send`."""
         check_message(message)
@@ -101,7 +109,7 @@ class Writer:
         if message.topic not in topics:
             self._create_topics([(message.topic, queue_id + 1)])
         is_late = False
-        if self._log.sync_flush and _waits_for_disk(message):
+        if self._log.sync_flush and _waits(message):
             timeout_ms = self._config.sync_flush_timeout if flush_timeout_ms is None else flush_timeout_ms
             offset, queue_offset, is_late = self._group_append.append(record, lock_timeout_ms, timeout_ms)
         elif (placed := self._lone_append.append(record, now_ms)) is not None:
@@ -110,13 +118,13 @@ class Writer:
             with append_lock(self._log, lock_timeout_ms):
                 offset, queue_offset = append_one(self._log, record)
                 self._lone_append.learn(record[:2])
-        if is_late:
-            status = SendStatus.FLUSH_DISK_TIMEOUT
-        else:
-            status = self._send_status(offset + record.size, flush_timeout_ms, message)
+        end = offset + record.size
+        status = SendStatus.FLUSH_DISK_TIMEOUT if is_late else self._send_status(end, flush_timeout_ms, message)
+        if self._replication.is_sync and _waits(message):
+            status = self._replicated(end, replica_timeout_ms, status)
         return SendResult(
             message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status,
-            recall_handle=self._recall_handle_of(message.topic, record, unique_id),
+            recall_handle=self._recall_handle_of(message.topic, record, unique_id), end_offset=end,
         )  # fmt: skip
 
     @leaves_no_lock
@@ -126,6 +134,7 @@ class Writer:
         lock_timeout_ms: int,
         flush_timeout_ms: int | None,
         origins: Sequence[Origin] | None = None,
+        replica_timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """See `Store.send_all`."""
         for number, message in enumerate(messages):
@@ -143,10 +152,12 @@ class Writer:
                 self._lone_append.learn(key)
         # MessageBatch#generateFromList: the first message speaks for all.
         status = self._send_status(end, flush_timeout_ms, messages[0] if messages else None)
+        if self._replication.is_sync and messages and _waits(messages[0]):
+            status = self._replicated(end, replica_timeout_ms, status)
         return [
             SendResult(
                 message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status,
-                recall_handle=self._recall_handle_of(message.topic, record, unique_id),
+                recall_handle=self._recall_handle_of(message.topic, record, unique_id), end_offset=offset + record.size,
             )
             for message, (record, unique_id, queue_id), (offset, queue_offset) in zip(
                 messages, encoded, places, strict=True
@@ -164,6 +175,7 @@ class Writer:
         lock_timeout_ms: int,
         flush_timeout_ms: int | None,
         born_host: Host | None = None,
+        replica_timeout_ms: int | None = None,
     ) -> SendResult:
         """See `Store.send_batch`."""
         if len(body) > self._config.max_message_size:
@@ -178,7 +190,8 @@ class Writer:
             if not messages:
                 raise UsageError("a batch without a message")
             origins = [Origin(born_host, sys_flag)] * len(messages)
-            return result_of_batch(self.send_all(messages, lock_timeout_ms, flush_timeout_ms, origins))
+            results = self.send_all(messages, lock_timeout_ms, flush_timeout_ms, origins, replica_timeout_ms)
+            return result_of_batch(results)
         self._space.check()
         with self._lock:
             topics = self._topics.all()
@@ -188,9 +201,11 @@ class Writer:
         with append_lock(self._log, lock_timeout_ms):
             offsets, queue_offset = append_batch(self._log, topic, queue_id, batch)
             end = self._log.writing_page.appended_end
-        status = self._send_status(end, flush_timeout_ms, None)
+        status = self._replicated(end, replica_timeout_ms, self._send_status(end, flush_timeout_ms, None))
         ids = offset_message_id_list(self._host, offsets)
-        return SendResult(topic, queue_id, queue_offset, int(offsets[0]), batch.unique_keys, ids, status)
+        return SendResult(
+            topic, queue_id, queue_offset, int(offsets[0]), batch.unique_keys, ids, status, end_offset=end
+        )
 
     def _encoded(
         self, messages: Sequence[Message], origins: Sequence[Origin]
@@ -233,7 +248,7 @@ class Writer:
     def _status_at(self, end: int, timeout_ms: int | None, message: Message | None) -> SendStatus:
         if not self._log.sync_flush:
             self._flusher.appended(may_flush=timeout_ms != 0)
-        elif message is not None and not _waits_for_disk(message):
+        elif message is not None and not _waits(message):
             self._flusher.flush_async()  # it can be seen only when it is on disk
         else:
             try:
@@ -264,7 +279,7 @@ class Writer:
         needed = {name: 1 for part in encoded for name in part.queues}
         self._create_topics(list(needed.items()))
         appended = self._append([part.frames for part in encoded])
-        return AppendResult(batch.num_rows, appended.start, appended.end)
+        return AppendResult(batch.num_rows, appended.start, appended.end, self._all_replicated(appended.end))
 
     @leaves_no_lock
     def commit_staged(
@@ -353,7 +368,9 @@ class Writer:
                 needed[topic] = max(needed.get(topic, 0), queues)
         self._create_topics(list(needed.items()))
         appended = self.append_unit([part.frames for part in encoded], unit, expect=expect)
-        return None if appended is None else AppendResult(unit.row_count, appended.start, appended.end)
+        if appended is None:
+            return None
+        return AppendResult(unit.row_count, appended.start, appended.end, self._all_replicated(appended.end))
 
     @leaves_no_lock
     def append_once(self, batches: Sequence[pa.RecordBatch], unit: UnitRecord) -> Appended | None:
@@ -383,8 +400,9 @@ class Writer:
     def sent_requests(self, answer: tuple[bytes, ...]) -> SentRequests:
         """See `Store.sent_requests`."""
         return SentRequests(
-            self._log, self._config, self._topics, self._flusher, self._space, self._lone_append, answer
-        )
+            self._log, self._config, self._topics, self._flusher, self._space, self._lone_append, answer,
+            self._replication,
+        )  # fmt: skip
 
     def forget_files(self) -> None:
         """Let go of the files that it knows: the store is closed."""
@@ -424,9 +442,18 @@ class Writer:
             raise StoreFailedError(f"the messages are stored, but perhaps not on disk: {error}") from error
 
     def _acknowledged(self, result: CommitResult) -> CommitResult:
-        # Also for a repetition: the first attempt may have died between its append and its flush.
-        self._flush_appended(self._log.writing_page.appended_end)
-        return result
+        # Also for a repetition: the first attempt may have died between its append and its flush, or its slave.
+        end = self._log.writing_page.appended_end
+        self._flush_appended(end)
+        return replace(result, status=self._all_replicated(end))
+
+    def _replicated(self, end: int, timeout_ms: int | None, status: SendStatus) -> SendStatus:
+        """Wait for slaves. If they lack it, that counts more than `status` (CommitLog#handleDiskFlushAndHA)."""
+        return _REPLICA_STATUS.get(self._replication.wait(end, timeout_ms), status)
+
+    def _all_replicated(self, end: int) -> SendStatus:
+        """Wait for slaves, as long as they go on: a batch may have gigabytes."""
+        return _REPLICA_STATUS.get(self._replication.wait(end, while_it_grows=True), SendStatus.SEND_OK)
 
     def _is_done(self, unit: UnitRecord, repeatable: bool) -> bool:
         """True if the unit was committed before; waits for an append that is under way. MarkerError."""
@@ -510,6 +537,6 @@ class Writer:
         return max(count, 1 + max(ids, default=-1))
 
 
-def _waits_for_disk(message: Message) -> bool:
-    """Message#isWaitStoreMsgOK."""
+def _waits(message: Message) -> bool:
+    """Whether its send waits for the disk, and for slaves (Message#isWaitStoreMsgOK)."""
     return message.properties.get(WAIT_STORE_MSG_OK, "true").lower() == "true"

@@ -18,7 +18,9 @@ from rmq_store.cli.maintenance.access_options import Access, access_options
 from rmq_store.cli.maintenance.broker_clock import clock
 from rmq_store.cli.maintenance.broker_options import stopped, store_or_ephemeral, suite_options, written_address
 from rmq_store.cli.maintenance.grpc_options import Grpc, grpc_options, listen_address
+from rmq_store.cli.maintenance.ha_options import HA, ha_options
 from rmq_store.cli.maintenance.registration_options import NameServers, registration_options
+from rmq_store.cli.maintenance.role_option import SLAVE, SYNC_MASTER, role_option
 from rmq_store.cli.replica.promote import promote
 from rmq_store.cli.replica.rejoin import rejoin
 from rmq_store.cli.replica.slave_options import Slave, slave_options
@@ -102,7 +104,9 @@ broker.add_command(rejoin)
     help="With --listen: tell clients this address instead, as for --listen 0.0.0.0:10911 or behind a NAT.",
 )
 @registration_options
+@role_option
 @slave_options
+@ha_options
 @suite_options
 def run(
     root: Path,
@@ -115,7 +119,9 @@ def run(
     access: Access,
     advertise: str | None,
     name_servers: NameServers,
+    role: str,
     slave: Slave,
+    ha: HA,
     port_file: Path | None,
     until_stdin_closes: bool,
 ) -> None:
@@ -134,9 +140,11 @@ def run(
     with no_collection():
         from rmq_store import Store, StoreConfig
 
-    if slave.is_slave:
-        if conf or no_retention or grpc != Grpc(None, None, None) or access.admin:
-            raise UsageError("--config, --no-retention, --admin and gRPC are a master's; a slave has none of them")
+    if role == SLAVE:
+        if conf or no_retention or grpc != Grpc(None, None, None) or access.admin or ha.is_given:
+            raise UsageError(
+                "--config, --no-retention, --admin, gRPC and --ha-listen are a master's; a slave has none of them"
+            )
         if listen is not None:
             refuse_open_address(listen[0], is_open=insecure or access.acl is not None, is_told=not advertise)
         raise_file_limit()
@@ -146,11 +154,15 @@ def run(
                 name_servers=name_servers.settings(), told=partial(written_address, port_file),
             )  # fmt: skip
         return
+    if slave.is_given:
+        raise UsageError("--master, --broker-id and their like are about a slave: say --role SLAVE")
     config: StoreConfig | None = StoreConfig.from_broker_conf(conf) if conf else None
     grpc.check(listen)
     if listen is None:
         if access.is_given:
             raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
+        if ha.is_given or role == SYNC_MASTER:
+            raise UsageError("--ha-listen and --role are about the slaves of a served store: say --listen")
         if advertise or name_servers.is_given or port_file or not vip:
             raise UsageError(
                 "--advertise, --name-server, --port-file and --no-vip are about a served store: say --listen"
@@ -171,11 +183,13 @@ def run(
             root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls.files(),
             advertise=advertise, name_servers=name_servers.settings(), vip_channel=vip,
             grpc_port=grpc.port, grpc_tls_port=grpc.tls_port, grpc_certificate=grpc.certificate(told_host),
+            ha=ha.settings(role),
         ) as server,
         written_address(port_file, server.address),
     ):
         name = printable(server.store.broker_name)
-        click.echo(f"{printable(str(root))}: broker {name} listens at {server.address}{grpc.places(server)}")
+        places = f"{grpc.places(server)}{ha.places(server, role)}"
+        click.echo(f"{printable(str(root))}: broker {name} listens at {server.address}{places}")
         sys.stdout.flush()
         if vip and server.vip_port is None:
             click.echo(f"rmq: {_NO_VIP_PORT.format(server.port - VIP_PORTS_BEFORE)}", err=True)

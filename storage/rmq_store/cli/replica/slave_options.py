@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rmq_store.remoting.transport.settings import ClusterSettings
     from rmq_store.replica.master import Master
 
-ASYNC_MASTER: Final = "ASYNC_MASTER"
-SLAVE: Final = "SLAVE"
 FIRST_SLAVE_ID: Final = 1
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,7 +26,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Slave:
     """The values of the options. `master` "": none was given. `broker`: the master's name among name servers."""
 
-    role: str
     master: str
     broker: str
     ha_address: str
@@ -36,13 +33,11 @@ class Slave:
     reads: bool
 
     @property
-    def is_slave(self) -> bool:
-        """Whether the store is to be a slave's. UsageError: it is not, and an option is about one."""
-        if self.role == SLAVE:
-            return True
-        if self.master or self.broker or self.ha_address or self.broker_id != FIRST_SLAVE_ID or not self.reads:
-            raise UsageError("--master, --broker-id and their like are about a slave: say --role SLAVE")
-        return False
+    def is_given(self) -> bool:
+        """Whether any of the options was given."""
+        return bool(
+            self.master or self.broker or self.ha_address or self.broker_id != FIRST_SLAVE_ID or not self.reads
+        )
 
     def open_master(self, root: Path, way: str | ClusterSettings) -> Master:
         """The master, to be closed. `way`: the name servers where the slave registers; their keys and TLS are those of
@@ -75,7 +70,6 @@ def slave_options(command: F) -> F:
     @functools.wraps(command)
     def with_slave(
         *args: Any,
-        role: str,
         slave_master: str,
         slave_broker: str,
         slave_ha: str,
@@ -83,7 +77,7 @@ def slave_options(command: F) -> F:
         slave_reads: bool,
         **rest: Any,
     ) -> Any:
-        return command(*args, slave=Slave(role, slave_master, slave_broker, slave_ha, slave_id, slave_reads), **rest)
+        return command(*args, slave=Slave(slave_master, slave_broker, slave_ha, slave_id, slave_reads), **rest)
 
     for option in reversed(_OPTIONS):
         with_slave = option(with_slave)
@@ -91,10 +85,6 @@ def slave_options(command: F) -> F:
 
 
 _OPTIONS: Final = (
-    click.option(
-        "--role", type=click.Choice([ASYNC_MASTER, SLAVE]), default=ASYNC_MASTER, show_default=True,
-        help="SLAVE: follow --master into PATH, a replica or an empty directory, and serve reads from there.",
-    ),
     click.option(
         "--master", "slave_master", metavar="HOST:PORT", default="", help=f"With --role SLAVE: {MASTER_HELP}"
     ),

@@ -30,12 +30,24 @@
     25    open_waiting     1: a process waits to open the store, for byte 0 of `lock`, and must be woken
     26    open_holder      0
     27    open_looked      as append_looked, for waiters of byte 0
+    28    broker_role      `log.broker_role.BrokerRole` of who serves the store, or has served it last
+    29    in_sync_replicas who must have a message, the master included; 0: a slave, by the rules of 4.x
+    30    slave_timeout    for how long a send waits for slaves, ms
+    31    slave_count      slaves that are connected to the server and not far behind
+    32    replicated_end   the log is, below it, at as many slaves as a send waits for
+    33    slowest_end      of the slaves that are connected, the least that one has; -1: none is connected
+    34    replica_waiting  1: a process waits for replicated_end to grow, and must be woken
+    35    replica_holder   0
+    36    replica_looked   0
+    37    growth_waiting   1: the server waits for appended_end to grow, and may be woken
+    38    growth_holder    0
+    39    growth_looked    0
 
 Words are little-endian int64. Each is written by one aligned 8-byte store through a numpy view: `struct.pack_into`
 writes byte by byte, and another process could read half a value. A fence of the extension stands before each store
 and behind each load of a word of the append path (release, acquire), for processors that keep no order by themselves
 (ARM); without the extension the page is right on x86 only. This page is never fsynced. After a reboot only its
-flushed end counts, and whether a flush had failed or was running.
+flushed end counts, and whether a flush had failed or was running. Words 28 to 30 stay whatever first openers publish.
 """
 
 from __future__ import annotations
@@ -63,6 +75,8 @@ WORDS = (
     "intent_start", "intent_end", "index_file", "index_header_0", "index_header_1", "index_header_2", "index_header_3",
     "index_header_4", "last_record", "store_timestamp", "append_waiting", "append_holder", "flush_waiting",
     "flush_holder", "append_looked", "flush_looked", "open_waiting", "open_holder", "open_looked",
+    "broker_role", "in_sync_replicas", "slave_timeout", "slave_count", "replicated_end", "slowest_end",
+    "replica_waiting", "replica_holder", "replica_looked", "growth_waiting", "growth_holder", "growth_looked",
 )  # fmt: skip
 _WORD = np.dtype("<i8")
 _SYNCING_ALL = 2
@@ -73,8 +87,13 @@ _APPEND_LOOKED = slice(WORDS.index("append_looked"), WORDS.index("append_looked"
 _FLUSH_LOOKED = slice(WORDS.index("flush_looked"), WORDS.index("flush_looked") + 1)
 _OPEN_FUTEX = slice(WORDS.index("open_waiting"), WORDS.index("open_holder") + 1)
 _OPEN_LOOKED = slice(WORDS.index("open_looked"), WORDS.index("open_looked") + 1)
-# Of those who wait while a first opener publishes the page.
-_KEPT = ("open_waiting", "open_looked")
+_REPLICA_FUTEX = slice(WORDS.index("replica_waiting"), WORDS.index("replica_holder") + 1)
+_REPLICA_LOOKED = slice(WORDS.index("replica_looked"), WORDS.index("replica_looked") + 1)
+_GROWTH_FUTEX = slice(WORDS.index("growth_waiting"), WORDS.index("growth_holder") + 1)
+_GROWTH_LOOKED = slice(WORDS.index("growth_looked"), WORDS.index("growth_looked") + 1)
+# Of those who wait while a first opener publishes the page; and what the store is, whoever opens it.
+_OF_ROLE = ("broker_role", "in_sync_replicas", "slave_timeout")
+_KEPT = ("open_waiting", "open_looked", *_OF_ROLE)
 
 
 @functools.cache
@@ -111,6 +130,12 @@ class StatePage:
     index_file = _Word()
     last_record = _Word()
     store_timestamp = _Word()
+    broker_role = _Word()
+    in_sync_replicas = _Word()
+    slave_timeout = _Word()
+    slave_count = _Word()
+    replicated_end = _Word()
+    slowest_end = _Word()
 
     def __init__(self, path: Path, *, writable: bool) -> None:
         """Map the page, creating it with zeros if `writable`. FileNotFoundError if it is missing and not writable."""
@@ -218,9 +243,11 @@ class StatePage:
         known = dict(zip(("boot_high", "boot_low"), self._boot.tolist(), strict=True))
         known |= dict(zip(("device", "inode"), self._identity, strict=True))
         known |= {"appended_end": appended_end, "flushed_end": flushed_end}
-        known |= {"last_record": last_record, "store_timestamp": store_timestamp}
+        known |= {"last_record": last_record, "store_timestamp": store_timestamp, "slowest_end": -1}
+        if (self._loads[3], self._loads[4]) != self._identity:  # a copy is served by nobody
+            known |= dict.fromkeys(_OF_ROLE, 0)
         for number, name in enumerate(WORDS[1:], start=1):
-            if name not in _KEPT:
+            if name in known or name not in _KEPT:
                 self._words[number] = known.get(name, 0)
         native.release_fence()
         self._words[0] = STATE_MAGIC
@@ -236,6 +263,14 @@ class StatePage:
     def open_futex(self) -> Futex:
         """The futex of byte 0 of `lock`. A closer that held it exclusively wakes one waiter, the next first opener."""
         return Futex(self._words[_OPEN_FUTEX], self._words[_OPEN_LOOKED], wake_all=False)
+
+    def replica_futex(self) -> Futex:
+        """The futex of those who wait for slaves. One report of a slave serves many."""
+        return Futex(self._words[_REPLICA_FUTEX], self._words[_REPLICA_LOOKED], wake_all=True)
+
+    def growth_futex(self) -> Futex:
+        """The futex of the server that sends to slaves."""
+        return Futex(self._words[_GROWTH_FUTEX], self._words[_GROWTH_LOOKED], wake_all=True)
 
     @property
     def intent(self) -> tuple[int, int] | None:

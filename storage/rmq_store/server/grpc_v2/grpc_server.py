@@ -25,6 +25,7 @@ from rmq_store.server.grpc_v2.workers import Workers
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.pop.renewals import Renewals
 from rmq_store.server.processors.connected_clients import ConnectedClients
+from rmq_store.server.processors.sending import Hold
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.processors.transactions import TransactionProcessor
 
@@ -68,9 +69,11 @@ class GrpcServer:
         ports: GrpcPorts,
         *,
         advertised_host: str,
+        hold: Hold | None = None,
     ) -> None:
         self._ports = ports
         self._served = served
+        self._hold = hold
         self._connected = connected
         self._transactions = transactions
         self._check = check
@@ -121,7 +124,7 @@ class GrpcServer:
         routes = Routes(self._served, self._advertised_host, self._ports.numbers())
         clients = Clients(self._served, self._calls, self._connected, self._check)
         holds = HeldReceives(self._served.store, self._calls)
-        sending = Sending(self._served, routes, clients, self._sends, self._calls)
+        sending = Sending(self._served, routes, clients, self._sends, self._calls, self._hold)
         renewals = Renewals(self._served, clients.lives, wait_ms)
         receiving = Receiving(self._served, routes, clients, holds, renewals, self._calls)
         transactions = EndTransactions(self._transactions, self._calls)

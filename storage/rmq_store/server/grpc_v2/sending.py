@@ -6,6 +6,8 @@ A half message has the producer group that is named as its topic: clients over g
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,6 +28,7 @@ from rmq_store.server.grpc_v2.routes import Routes, accepted_types
 from rmq_store.server.grpc_v2.statuses import Refusal, status, topic_of
 from rmq_store.server.grpc_v2.transactions import transaction_id
 from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.processors.sending import Hold
 from rmq_store.server.processors.served_store import ServedStore
 
 MESSAGES_MAX: Final = 4096
@@ -43,11 +46,17 @@ _CODES: Final = {
 
 class Sending:
     """Stores what clients send, by the one thread of `workers`: the messages of a client keep their order. Recalls are
-    work of `others`.
+    work of `others`. Of a SYNC_MASTER, `hold` says when slaves have a message, and no thread waits for them.
     """
 
     def __init__(
-        self, served: ServedStore, routes: Routes, clients: Clients, workers: Workers, others: Workers
+        self,
+        served: ServedStore,
+        routes: Routes,
+        clients: Clients,
+        workers: Workers,
+        others: Workers,
+        hold: Hold | None = None,
     ) -> None:
         assert _COMPRESSED & COMPRESSION_FLAGS
         self._served = served
@@ -55,6 +64,8 @@ class Sending:
         self._clients = clients
         self._workers = workers
         self._others = others
+        self._hold = hold
+        self._replica_timeout_ms = 0 if hold is not None else None
         self._timeout_ms = served.store.config.sync_flush_timeout
         self._turn = 0
 
@@ -72,6 +83,9 @@ class Sending:
             self._clients.produces(caller, messages[0].topic)
         store = self._store_half if is_half else self._store
         results = await self._workers.run(lambda: store(messages, is_compressed, caller.host))
+        if self._hold is not None and any(result.status is SendStatus.FLUSH_SLAVE_TIMEOUT for result in results):
+            reached = await _replicated(self._hold, max(result.end_offset for result in results))
+            results = [replace(result, status=reached) for result in results]
         codes = {_CODES[result.status] for result in results}
         code = codes.pop() if len(codes) == 1 else Code.MULTIPLE_RESULTS
         entries = [_entry(result) for result in results]
@@ -130,6 +144,7 @@ class Sending:
                 sys_flag=self._sys_flag(messages[0], is_compressed),
                 lock_timeout_ms=wait_ms,
                 flush_timeout_ms=self._timeout_ms,
+                replica_timeout_ms=self._replica_timeout_ms,
                 born_host=born_host,
                 as_given=True,
             )
@@ -138,8 +153,9 @@ class Sending:
         members = [one if one.sharding_key else replace(one, queue_id=queue_id) for one in messages]
         origins = [Origin(born_host)] * len(members)
         return store.send_all(
-            members, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms, origins=origins, as_given=True
-        )
+            members, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms,
+            replica_timeout_ms=self._replica_timeout_ms, origins=origins, as_given=True,
+        )  # fmt: skip
 
     def _store_half(self, messages: list[Message], is_compressed: bool, born_host: Host | None) -> list[SendResult]:
         """Store a half message for the next queue of its topic."""
@@ -173,6 +189,23 @@ class Sending:
         if ahead_ms > DELAY_MS_MAX:
             text = f"the delivery time is {ahead_ms // 1000} s ahead, max is {DELAY_MS_MAX // 1000} s"
             raise Refusal(Code.ILLEGAL_DELIVERY_TIME, text)
+
+
+async def _replicated(hold: Hold, end: int) -> SendStatus:
+    """Wait until slaves have the log up to `end`, or their time is over."""
+    loop = asyncio.get_running_loop()
+    reached: asyncio.Future[SendStatus] = loop.create_future()
+
+    def set_result(found: SendStatus) -> None:
+        if not reached.done():  # the caller has gone
+            reached.set_result(found)
+
+    def answer(found: SendStatus) -> None:
+        with suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(set_result, found)
+
+    hold(end, answer)
+    return await reached
 
 
 def _entry(result: SendResult) -> Any:

@@ -63,11 +63,15 @@ class RouteTable:
         self._lock = threading.Lock()
         self._brokers: dict[str, _Broker] = {}
         self._own: dict[str, tuple[BrokerData, Topics]] = {}
+        self._own_ha: dict[str, str] = {}
 
-    def add_own(self, broker: BrokerData, topics: Topics) -> None:
-        """Add the broker of this process, whose topics are asked at each use."""
+    def add_own(self, broker: BrokerData, topics: Topics, ha_address: str = "") -> None:
+        """Add the broker of this process, whose topics are asked at each use. `ha_address`: where slaves copy its log,
+        "" if they cannot.
+        """
         with self._lock:
             self._own[broker.broker_name] = broker, topics
+            self._own_ha[broker.broker_name] = ha_address
 
     def register(
         self,
@@ -109,12 +113,18 @@ class RouteTable:
             known.addresses[broker_id] = _Address(address, peer, until_s, expires_ms, version, ha_address)
             if broker_id == MASTER_ID or MASTER_ID not in known.addresses:
                 known.topics = kept
+            if broker_id == MASTER_ID:
+                return None
+            if (own := self._own.get(broker.broker_name)) is not None:
+                return own[0].broker_addrs.get(MASTER_ID)
             master = known.addresses.get(MASTER_ID)
-            return master.address if master is not None and broker_id != MASTER_ID else None
+            return master.address if master is not None else None
 
     def ha_address_of_master(self, broker_name: str) -> str | None:
         """Where slaves of this name copy the log of their master; None: no master is known, or it has not said."""
         with self._lock:
+            if broker_name in self._own:
+                return self._own_ha[broker_name] or None
             known = self._brokers.get(broker_name)
             master = known.addresses.get(MASTER_ID) if known is not None else None
             return (master.ha_address or None) if master is not None else None
@@ -160,8 +170,8 @@ class RouteTable:
     def address_of(self, broker_name: str, broker_id: int) -> str | None:
         """The address under which a broker is known, this process's own included."""
         own = self._own.get(broker_name)
-        if own is not None:
-            return own[0].broker_addrs.get(broker_id)
+        if own is not None and broker_id in own[0].broker_addrs:
+            return own[0].broker_addrs[broker_id]
         with self._lock:
             known = self._brokers.get(broker_name)
             there = known.addresses.get(broker_id) if known is not None else None
@@ -216,8 +226,16 @@ class RouteTable:
                 for name, broker in self._brokers.items()
                 if name not in self._own
             ]
-            own = list(self._own.values())
+            own = [(self._with_slaves(data), topics) for data, topics in self._own.values()]
         return [*((data, topics()) for data, topics in own), *others]
+
+    def _with_slaves(self, own: BrokerData) -> BrokerData:
+        """The broker of this process with its slaves, which have registered as any other one."""
+        known = self._brokers.get(own.broker_name)
+        if known is None:
+            return own
+        slaves = {broker_id: there.address for broker_id, there in known.addresses.items()}
+        return replace(own, broker_addrs=slaves | dict(own.broker_addrs))
 
     def _check_room(self, name: str, broker_id: int, topic_count: int) -> None:
         """MQBrokerError 1: a broker with so many topics is too much."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from rmq_store.broker.metadata import groups as stored_groups
 from rmq_store.broker.metadata import topics as stored_topics
+from rmq_store.broker.metadata.json_table import ConfigFile
+from rmq_store.format.tables.config_json import dumps
 from rmq_store.format.text.names import SYSTEM_TOPICS
 from rmq_store.protocol.attributes import TOPIC_ATTRIBUTES, attribute_changes, changed_attributes
 from rmq_store.protocol.bodies.groups import (
@@ -74,8 +76,9 @@ class AdministrationProcessor:
 
     def topic_configs(self, request: Request) -> RemotingCommand:
         """21."""
+        version = self._version(stored_topics.TopicTable.file_name)  # first: what changes now is asked for again
         table = {name: topic_config_of(topic) for name, topic in self._served.store.topics().items()}
-        return request.answer(body=TopicConfigTable(topic_config_table=table, data_version=DataVersion()).encode())
+        return request.answer(body=TopicConfigTable(topic_config_table=table, data_version=version).encode())
 
     def system_topics(self, request: Request) -> RemotingCommand:
         """305: those of every broker, and its own (TopicValidator.java). A dashboard leaves them out of its list."""
@@ -84,9 +87,15 @@ class AdministrationProcessor:
 
     def groups(self, request: Request) -> RemotingCommand:
         """201."""
+        version = self._version(stored_groups.GroupTable.file_name)
         table = {name: _group_of(group) for name, group in self._served.store.groups().items()}
-        body = SubscriptionGroupTable(subscription_group_table=table, data_version=DataVersion())
+        body = SubscriptionGroupTable(subscription_group_table=table, data_version=version)
         return request.answer(body=body.encode())
+
+    def _version(self, file_name: str) -> DataVersion:
+        """That of a table: a slave takes the table again when it has another one."""
+        version = ConfigFile(self._served.store.path, file_name).load().get("dataVersion")
+        return DataVersion.decode(dumps(version).encode()) if isinstance(version, dict) else DataVersion()
 
     def group(self, request: Request) -> RemotingCommand:
         """352, which mqadmin of 5.x asks for one group. MQBrokerError 26: there is none; a broker would make it."""

@@ -52,6 +52,9 @@ _host: Final = lru_cache(1024)(Host.parse)
 
 OnStored: TypeAlias = Callable[[str, int], None]
 
+Hold: TypeAlias = Callable[[int, Callable[[SendStatus], None]], None]
+"""Calls back with SEND_OK when slaves have the log up to an offset, or with FLUSH_SLAVE_TIMEOUT."""
+
 _SENDERS_FLAGS: Final = COMPRESSION_FLAGS | TRANSACTION_MASK
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _REGION: Final = "DefaultRegion"
@@ -66,11 +69,15 @@ _CODES: Final = {
 
 
 class SendProcessor:
-    """Stores what clients send, in the order in which it is called. `on_stored(topic, queue id)` is told afterwards."""
+    """Stores what clients send, in the order in which it is called. `on_stored(topic, queue id)` is told afterwards.
+    Of a SYNC_MASTER, `hold` keeps answers until slaves have the messages: no thread waits for them.
+    """
 
-    def __init__(self, served: ServedStore, on_stored: OnStored) -> None:
+    def __init__(self, served: ServedStore, on_stored: OnStored, hold: Hold | None = None) -> None:
         self._served = served
         self._on_stored = on_stored
+        self._hold = hold
+        self._replica_timeout_ms = 0 if hold is not None else None
         self._timeout_ms = served.store.config.sync_flush_timeout
         self._is_sync = served.store.config.flush_disk_type == "SYNC_FLUSH"
         self._random = random.Random()
@@ -78,8 +85,8 @@ class SendProcessor:
         self._used_queues: set[tuple[str, int]] = set()
         self._sent_requests = served.store.sent_requests(_answer_parts())
 
-    def send(self, request: Request) -> RemotingCommand:
-        """10, 310 and 320."""
+    def send(self, request: Request) -> RemotingCommand | None:
+        """10, 310 and 320. None: it is answered when slaves have it."""
         header = self._header(request)
         is_batch = bool(header.batch) or request.command.code == RequestCode.SEND_BATCH_MESSAGE
         if header.topic.startswith(RETRY_PREFIX):
@@ -103,6 +110,7 @@ class SendProcessor:
                 born_timestamp_ms=header.born_timestamp,
                 born_host=born,
                 settings=topic,
+                replica_timeout_ms=self._replica_timeout_ms,
             )
         else:
             properties = self._properties(header)
@@ -116,6 +124,7 @@ class SendProcessor:
                 sys_flag=header.sys_flag & _SENDERS_FLAGS,
                 born_host=born,
                 topic=topic,
+                replica_timeout_ms=self._replica_timeout_ms,
             )
         self._used_queues.add((header.topic, queue_id))
         if not is_half:  # nobody gets it before its commit
@@ -133,7 +142,7 @@ class SendProcessor:
             self._on_stored(topic, queue_id)
         return served.end, served.answers
 
-    def send_together(self, requests: Sequence[Request], *, may_wait: bool) -> list[RemotingCommand] | None:
+    def send_together(self, requests: Sequence[Request], *, may_wait: bool) -> list[RemotingCommand | None] | None:
         """`send` of several messages, which are stored by one append. None: nothing was done, because one of them needs
         more than that or cannot be stored; or, without `may_wait`, because it would wait for another writer, for a
         flush, for the first file of a queue, or to inflate a body.
@@ -158,8 +167,9 @@ class SendProcessor:
         timeout_ms = self._timeout_ms if may_wait else 0
         try:
             results = self._served.broker.send_together(
-                messages, [origin for _, origin in plain], topics, min(timeout_ms, PAGE_CACHE_BUSY_MS), timeout_ms
-            )
+                messages, [origin for _, origin in plain], topics, min(timeout_ms, PAGE_CACHE_BUSY_MS), timeout_ms,
+                self._replica_timeout_ms,
+            )  # fmt: skip
         except MQBrokerError as error:
             if error.response_code == ResponseCode.SYSTEM_ERROR or (
                 may_wait and error.response_code == ResponseCode.SYSTEM_BUSY
@@ -192,7 +202,8 @@ class SendProcessor:
             return None, origin
         properties = self._properties(header)
         if properties.get(TRANSACTION_PREPARED) or (
-            self._is_sync and properties.get(WAIT_STORE_MSG_OK, "true").lower() != "true"
+            (self._is_sync or self._hold is not None)
+            and properties.get(WAIT_STORE_MSG_OK, "true").lower() != "true"
         ):
             return None, origin
         self._check_body(header, request.command.body, properties)
@@ -296,11 +307,18 @@ class SendProcessor:
             return self._random.randrange(max(topic.write_queue_nums, 1))
         return header.queue_id
 
-    def _answer(self, request: Request, result: SendResult) -> RemotingCommand:
+    def _answer(self, request: Request, result: SendResult) -> RemotingCommand | None:
         place = place_of(
             result.offset_msg_id, result.queue_id, result.queue_offset, result.msg_id, result.recall_handle
         )
-        return request.answer(_CODES[result.status], header=place)
+        if self._hold is None or result.status is not SendStatus.FLUSH_SLAVE_TIMEOUT:
+            return request.answer(_CODES[result.status], header=place)
+
+        def answer(status: SendStatus) -> None:
+            request.reply(request.answer(_CODES[status], header=place))
+
+        self._hold(result.end_offset, answer)
+        return None
 
 
 def _check_topic(name: str) -> None:

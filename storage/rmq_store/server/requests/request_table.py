@@ -378,13 +378,14 @@ _ROWS: Final = (
     RequestType(_B, admin.CleanExpiredConsumeQueueRequestHeader, _CHANGE_BROKER, Pool.ADMIN, "cleaning.queue_files"),
     RequestType(_B, admin.DeleteExpiredCommitLogRequestHeader, _CHANGE_BROKER, Pool.ADMIN, "cleaning.expired_segments"),
     RequestType(_B, admin.CleanUnusedTopicRequestHeader, _CHANGE_BROKER, Pool.ADMIN, "cleaning.unused_topics"),
-    RequestType(_B, admin.GetAllConsumerOffsetRequestHeader, _OF_BROKER, None, ""),
-    RequestType(_B, admin.GetAllDelayOffsetRequestHeader, _OF_BROKER, None, ""),
-    RequestType(_B, admin.GetTimerCheckPointRequestHeader, _OF_BROKER, None, ""),
-    RequestType(_B, admin.GetTimerMetricsRequestHeader, _OF_BROKER, None, ""),
-    RequestType(_B, admin.GetAllMessageRequestModeRequestHeader, _OF_BROKER, None, ""),
+    RequestType(_B, admin.GetAllConsumerOffsetRequestHeader, _OF_BROKER, Pool.ADMIN, "slaves.consumer_offsets"),
+    RequestType(_B, admin.GetAllDelayOffsetRequestHeader, _OF_BROKER, Pool.ADMIN, "slaves.delay_offsets"),
+    RequestType(_B, admin.GetTimerCheckPointRequestHeader, _OF_BROKER, Pool.ADMIN, "slaves.timer_check_point"),
+    RequestType(_B, admin.GetTimerMetricsRequestHeader, _OF_BROKER, Pool.ADMIN, "slaves.timer_metrics"),
+    RequestType(_B, admin.GetAllMessageRequestModeRequestHeader, _OF_BROKER, Pool.ADMIN, "slaves.request_modes"),
     RequestType(
-        _B, admin.ExchangeHAInfoRequestHeader, _OF_BROKER, None, "", admin.ExchangeHAInfoResponseHeader
+        _B, admin.ExchangeHAInfoRequestHeader, _OF_BROKER, Pool.ADMIN, "slaves.ha_info",
+        admin.ExchangeHAInfoResponseHeader,
     ),
     # name servers
     RequestType(

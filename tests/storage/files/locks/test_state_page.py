@@ -118,6 +118,28 @@ def test_publishing_forgets_nobody_who_waits_to_open(path: Path) -> None:
     assert page._words[WORDS.index("open_waiting")] == 1
 
 
+def test_the_role_stays_whoever_opens_the_store_and_what_slaves_have_does_not(path: Path) -> None:
+    page = StatePage(path, writable=True)
+    page.publish(100, 100, 80, 0)
+    assert (page.broker_role, page.slowest_end) == (0, -1)
+    page.broker_role, page.in_sync_replicas, page.slave_timeout = 1, 2, 3000
+    page.slave_count, page.replicated_end, page.slowest_end = 1, 100, 90
+    page.retract()
+    page.publish(90, 90, 80, 0)
+    assert (page.broker_role, page.in_sync_replicas, page.slave_timeout) == (1, 2, 3000)
+    assert (page.slave_count, page.replicated_end, page.slowest_end) == (0, 0, -1)
+
+
+def test_a_copy_has_no_role(path: Path, tmp_path: Path) -> None:
+    page = StatePage(path, writable=True)
+    page.publish(100, 100, 80, 0)
+    page.broker_role = 1
+    copy = Path(shutil.copy(path, tmp_path / "copy"))
+    copied = StatePage(copy, writable=True)
+    copied.publish(100, 100, 80, 0)
+    assert copied.broker_role == 0
+
+
 def test_publishing_again_never_shows_a_smaller_end_in_between(path: Path) -> None:
     """A reader that outlived all writers asks `counts`, is stopped, and only then loads the end."""
     page = StatePage(path, writable=True)
