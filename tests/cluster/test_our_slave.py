@@ -53,8 +53,14 @@ def test_clients_read_from_our_slave_of_a_master_that_is_away(version: str, new_
                     until(lambda: slave._feeding.follower.progress.is_connected, "the slave is not connected")
                     assert requests.send(asked, topic, body=b"%d" % number).code == 0
                 requests.await_end(asked, topic, COUNT)
+                assert requests.heartbeat(asked, "client@1", group, topic).code == 0  # the group is there then
                 assert requests.commit(asked, group, topic, 3).code == 0
-            until(lambda: slave.store.committed_offsets(group) == {(topic, 0): 3}, "the slave has not the offset")
+
+            def has_offset() -> bool:
+                slave.check()
+                return slave.store.committed_offsets(group) == {(topic, 0): 3}
+
+            until(has_offset, "the slave has not the offset")
             brokers.broker().kill()
             brokers.await_gone(("broker-a", 0))
             asked_for = {"group": new_name("lite"), "topic": topic, "count": COUNT, "timeoutMs": 60_000}

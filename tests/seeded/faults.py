@@ -109,8 +109,8 @@ FAULTS: Final = (
     ),
     Fault(
         "A producer of a SYNC_MASTER waits while a replica is connected.", f"{_E}/replica/follow.py",
-        "            self._durable_end if self._as_slave else lambda: begin, prompt=self._as_slave,\n",
-        "            self._durable_end, prompt=True,\n",
+        "            partial(self._durable_end, begin) if self._as_slave else lambda: begin, prompt=self._as_slave,\n",
+        "            lambda: self.progress.end, prompt=True,\n",
         f"{_S}/replica/test_follow.py::test_a_tap_never_reports_what_a_producer_may_wait_for",
     ),
     Fault(

@@ -15,6 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -219,7 +220,7 @@ class Follower:
     def _connected(self, settings: MasterSettings, begin: int) -> HAConnection:
         return HAConnection(
             settings.ha_address, self._master.settings, begin,
-            self._durable_end if self._as_slave else lambda: begin, prompt=self._as_slave,
+            partial(self._durable_end, begin) if self._as_slave else lambda: begin, prompt=self._as_slave,
         )  # fmt: skip
 
     def _receive(self, connection: HAConnection, settings: MasterSettings, begin: int | None) -> bool:
@@ -254,7 +255,7 @@ class Follower:
                     self._publish(feed)
                     if self._once and self._has_target(feed, at_end=at_end):
                         return True
-                    if at_end and (feed.holds_back or feed.waits):
+                    if at_end and (feed.holds_back or feed.waits) and feed.position > FROM_START:
                         # The master has no more of what has begun: it must not keep the lock.
                         feed.abort()
                         if self._should_stop(RECONNECTS.max_ms / 1000):
@@ -342,8 +343,11 @@ class Follower:
         assert self._store is not None
         return self._store
 
-    def _durable_end(self) -> int:
-        return self._vouched_end
+    def _durable_end(self, begin: int) -> int:
+        """The report of a slave. Never less than its first report: a master reads the last of several that came
+        together, and 0 there would let it begin with its last segment.
+        """
+        return max(begin, self._vouched_end)
 
     def _refuse_other(self, settings: MasterSettings) -> None:
         store = self._opened()

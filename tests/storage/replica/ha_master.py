@@ -31,6 +31,7 @@ class HAMaster:
         self.spoil: Callable[[int, bytes], bytes] = lambda offset, data: data
         self.reports: list[list[int]] = []
         """The reports of each connection, the first one first."""
+        self.heartbeats = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._closed = threading.Event()
@@ -85,6 +86,7 @@ class HAMaster:
                     start, end = self.store.log_range()
                     if not start <= position < end:  # also below its start, for ever
                         self._send(connection, struct.pack(">qi", position, 0), position)
+                        self.heartbeats += 1
                 if torn is not None:
                     torn = self._read(connection, torn, reports, 0)
 

@@ -21,6 +21,7 @@ from rmq_store.replica import first_report, follow, ha_connection
 from rmq_store.replica.first_report import SETTLED_MS, SettledEnd, overlap_start
 from rmq_store.replica.follow import Follower, Progress
 from rmq_store.replica.master import LogEnds, Master
+from rmq_store.replica.wire import FROM_START
 from rmq_store.verify import verify_store
 from storage.replica.conftest import CONFIG, SEGMENT_BYTES, commit_unit, fill, log_bytes, views_of
 from storage.replica.fake_master import offsets
@@ -542,3 +543,14 @@ def test_a_master_that_has_just_begun_is_asked_again_and_one_that_refuses_is_not
 
 def test_the_settled_time_is_longer_than_a_send_waits_for_a_slave() -> None:
     assert first_report.SETTLED_MS >= 2 * 5_000
+
+
+def test_a_slave_never_reports_less_than_it_did_first(tmp_path: Path, master: Store, ha: HAMaster) -> None:
+    """Java's master looks at the last one of reports that come together, and 0 means its last segment."""
+    with Following(tmp_path / "replica", ha, as_slave=True) as following:
+        following.until(lambda progress: ha.heartbeats > 3)
+        fill(master, 20)
+        following.until(lambda progress: ha.acknowledged == master.log_range()[1])
+    (reports,) = ha.reports  # and it waits at an empty master: nobody's send meets a slave that has just gone
+    assert reports[0] == FROM_START
+    assert reports == sorted(reports)
