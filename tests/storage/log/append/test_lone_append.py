@@ -178,7 +178,10 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def test_the_words_of_the_page_have_the_same_numbers() -> None:
-    assert tuple(native.functions.state_words().split()) == state_page.WORDS
+    """The extension knows those up to `open_looked`; the others say what slaves have."""
+    known = tuple(native.functions.state_words().split())
+    assert known == state_page.WORDS[: len(known)]
+    assert known[-1] == "open_looked"
 
 
 # -- killed, and interrupted ------------------------------------------------------------------------------------------

@@ -175,7 +175,9 @@ def test_sends_that_wait_keep_no_thread(serve: Serve, connect: Connect) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert found == [LATE] * 16
+        assert found == [LATE] * 16
+        # Also those that the extension answers from their bytes, for a queue that it knows.
+        assert [producer.send(Message("Orders", b"1")).status for _ in range(3)] == [LATE] * 3
 
 
 def test_a_slave_that_is_too_far_behind_does_not_count(serve: Serve, connect: Connect) -> None:
