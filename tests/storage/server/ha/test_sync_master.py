@@ -199,6 +199,7 @@ def test_a_slave_that_is_too_far_behind_does_not_count(serve: Serve, connect: Co
     for _ in range(10):
         server.store.send(Message("Orders", bytes(300), properties={"WAIT": "false"}))
     eventually(lambda: page.slave_count == 0)
+    assert len(ha.slaves()) == 1  # it is connected
     assert server.store.send(Message("Orders", b"1")).status is NO_SLAVE
 
 
