@@ -75,10 +75,11 @@ class Processes:
         )  # fmt: skip
         return address
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str) -> str:
+        """Kill a process; what it wrote to stderr."""
         process = self._running.pop(name)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=HANG_S)
+        return process.communicate(timeout=HANG_S)[1] or ""
 
     def suspend(self, name: str) -> None:
         self._running[name].send_signal(signal.SIGSTOP)
@@ -135,7 +136,9 @@ def test_what_was_answered_with_0_is_at_the_slave_whatever_is_killed(processes: 
 
         sender = threading.Thread(target=send)
         sender.start()
-        assert reached.wait(60), f"cycle {cycle}: {others}"
+        if not reached.wait(60):
+            stop.set()
+            raise AssertionError(f"cycle {cycle}: {others}: {processes.kill('slave')}")
         first = chance.choice(("master", "slave", "slave, suspended before"))
         if first.startswith("slave,"):
             processes.suspend("slave")
