@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pyspark.sql.streaming.datasource import ReadMaxRows
-
+from pyspark_rmq.access.spark_api import ReadMaxRows
 from pyspark_rmq.position.position import Queue
 
 T0, T1 = Queue("T", 0), Queue("T", 1)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from .conftest import CONNECT_TIMEOUT, ROOT, connect_port, worker_environment
+from .spark_lacks import needs_spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, CONNECT_TIMEOUT]
+pytestmark = [pytest.mark.spark, pytest.mark.spark_versions, pytest.mark.slow, CONNECT_TIMEOUT]
 
 ORDERS = ["Orders-0", "Orders-1", "Orders-2"]
 
@@ -36,7 +37,7 @@ def surface(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     [
         ("batch_read", ORDERS),
         ("look_up", [["Orders-2"], ["Orders-1"]]),
-        ("pushed_filter", ["Orders-1"]),
+        pytest.param("pushed_filter", ["Orders-1"], marks=needs_spark("filter pushdown")),
         ("batch_write", ["x", "y"]),
         ("write_in_a_thread", ["t", "t"]),
         ("stream_with_a_group", ["None", ORDERS, 3, ["Orders"]]),
@@ -64,6 +65,11 @@ def test_it_works_as_in_classic_spark(surface: dict[str, Any], step: str, expect
             ],
         ),
         ("table", ["cannot be a table of Spark's catalog"]),
+        pytest.param(
+            "pushed_filter",
+            ["option filterPushdown: this Spark pushes no filters"],
+            marks=needs_spark("filter pushdown", lacks=True),
+        ),
     ],
 )
 def test_it_refuses_as_in_classic_spark(surface: dict[str, Any], step: str, messages: list[str]) -> None:

@@ -11,14 +11,16 @@ names and signatures, never for the number of a version: vendors patch theirs.
     SupportsTriggerAvailableNow    source is told nothing of AvailableNow (`pyspark_rmq.older_spark.untold_reader`)
     timezone of to_arrow_schema    4.0 and 4.1 lack it, and have UTC
     a second registration          4.0 refuses it
+    offsets of a progress as JSON  4.0 and 4.1 show listeners of a Connect session the text of a Python dict instead
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 try:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamReader, DataSourceStreamWriter
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
+    from pyspark.sql.streaming.listener import SourceProgress
     from pyspark.sql.types import StructType
 
 try:
@@ -137,6 +140,20 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
             raise
 
 
+def offset_of(source: SourceProgress, name: Literal["startOffset", "endOffset", "latestOffset"]) -> dict[str, Any]:
+    """An offset in a source's progress, as a JSON object; {} for everything else that sources of other formats say,
+    `None` included. Where the offset itself is no JSON, that of the whole progress has it as it was.
+    """
+    try:
+        try:
+            value = json.loads(getattr(source, name))
+        except ValueError:
+            value = json.loads(source.json).get(name)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def refuse_pushdown(options: Mapping[str, str]) -> None:
     """Raise `UsageError` for the option filterPushdown of a read if this Spark pushes no filters down."""
     if not HAS_PUSHDOWN and options.get("filterPushdown", "false").strip().lower() == "true":
@@ -161,5 +178,5 @@ __all__ = [
     "EqualTo", "Filter", "GreaterThan", "GreaterThanOrEqual", "In", "IsNotNull", "IsNull", "LessThan",
     "LessThanOrEqual", "Not", "ReadAllAvailable", "ReadLimit", "ReadMaxBytes", "ReadMaxRows", "ReadMinRows",
     "StringContains", "StringEndsWith", "StringStartsWith", "SupportsTriggerAvailableNow", "arrow_schema", "lacking",
-    "refuse_pushdown", "register_source",
+    "offset_of", "refuse_pushdown", "register_source",
 ]  # fmt: skip

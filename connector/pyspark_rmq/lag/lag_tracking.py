@@ -16,12 +16,12 @@ A Spark that asks for no report (`spark_api.TELLS_STARTS`) has path and group in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyspark_rmq.access.spark_api import offset_of
 from pyspark_rmq.options.option_table import GO_ON
 from pyspark_rmq.options.options import DLQ_PREFIX, RETRY_PREFIX
 from pyspark_rmq.position.position import Queue, StreamPosition
@@ -119,7 +119,7 @@ def batch_of(progress: StreamingQueryProgress, number: int) -> Batch | None:
         UsageError: a newer version wrote the position.
     """
     source = progress.sources[number]
-    begin, end, latest = (_object(text) for text in (source.startOffset, source.endOffset, source.latestOffset))
+    begin, end, latest = (offset_of(source, name) for name in ("startOffset", "endOffset", "latestOffset"))
     if not _is_position(end):
         return None
     position = StreamPosition.from_json(end)
@@ -285,15 +285,6 @@ def _speed(
 def _is_position(value: Mapping[str, Any]) -> bool:
     """True if a JSON object is a position of this format. No position of another format has these fields."""
     return _FIELDS <= value.keys()
-
-
-def _object(text: str) -> dict[str, Any]:
-    """A JSON object; {} for everything else that sources of other formats say, `None` included."""
-    try:
-        value = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str | None:

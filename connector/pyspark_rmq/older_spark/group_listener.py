@@ -6,16 +6,14 @@ Source: StreamingQueryListener, StreamingQueryProgress (pyspark.sql.streaming.li
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import weakref
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pyspark_rmq.access.spark_api import TELLS_STARTS
+from pyspark_rmq.access.spark_api import TELLS_STARTS, offset_of
 from pyspark_rmq.older_spark.group_commit import commit_position
 from pyspark_rmq.position.position import StreamPosition
 from rmq_store.errors import UsageError
@@ -60,7 +58,7 @@ class GroupListener(StreamingQueryListener):
         progress = event.progress
         if _COMMITTED not in progress.durationMs:
             return
-        ends = [_position(source.endOffset) for source in progress.sources]
+        ends = [_position(offset_of(source, "endOffset")) for source in progress.sources]
         with self._lock:
             self._done[str(progress.runId)] = [end for end in ends if end is not None and "group" in end.source]
 
@@ -89,14 +87,9 @@ def listen(session: SparkSession) -> None:
         session.streams.addListener(GroupListener())
 
 
-def _position(text: str | None) -> StreamPosition | None:
+def _position(found: dict[str, Any]) -> StreamPosition | None:
     """A position of this format; None of sources of other formats."""
-    found: Mapping[str, object] | None = None
-    try:
-        found = json.loads(text or "null")
-    except ValueError:
-        return None
-    if not isinstance(found, dict) or not {"version", "store", "topics"} <= found.keys():
+    if not {"version", "store", "topics"} <= found.keys():
         return None
     try:
         return StreamPosition.from_json(found)

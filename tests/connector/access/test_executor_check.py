@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import subprocess
 import sys
@@ -13,9 +14,10 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 
 import rmq_store
-from pyspark_rmq.access import executor_check
+from pyspark_rmq.access import executor_check, spark_api
 from pyspark_rmq.access.executor_check import SentToExecutors, check
-from pyspark_rmq.read import pushdown, reader, refused_reader, reports, stream_reader
+from pyspark_rmq.older_spark import untold_reader
+from pyspark_rmq.read import reader, refused_reader, reports, stream_reader
 from pyspark_rmq.source import DefaultSource
 from pyspark_rmq.write import writer
 from rmq_store import UsageError, extension
@@ -57,10 +59,11 @@ def test_the_same_package_takes_the_object() -> None:
 
 
 def test_all_that_spark_sends_to_tasks_is_checked() -> None:
+    pushing = [importlib.import_module("pyspark_rmq.read.pushdown")] if spark_api.HAS_PUSHDOWN else []
     bases = (DataSourceReader, DataSourceStreamReader, DataSourceWriter, DataSourceStreamWriter)
     sent = {
         kind
-        for module in (reader, reports, stream_reader, pushdown, refused_reader, writer)
+        for module in (reader, reports, stream_reader, untold_reader, refused_reader, writer, *pushing)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, bases) and kind.__module__ == module.__name__
     }
@@ -113,7 +116,7 @@ def test_a_driver_that_wants_none_is_silent(monkeypatch: pytest.MonkeyPatch, cap
     with caplog.at_level(logging.WARNING):
         cloudpickle.dumps(Sent())
     assert caplog.messages == []
-    check(rmq_store.__version__, has_extension=False, lacks=())
+    check(rmq_store.__version__, has_extension=False, lacks=tuple(spark_api.lacking()))
 
 
 def test_a_class_of_a_script_is_sent_as_it_is() -> None:

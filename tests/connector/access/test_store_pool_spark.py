@@ -11,7 +11,11 @@ import pytest
 
 from rmq_store import Store, StoreConfig
 
-pytestmark = pytest.mark.long
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets
+]
 
 Make = Callable[..., Any]
 

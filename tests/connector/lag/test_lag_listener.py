@@ -29,6 +29,8 @@ from pyspark_rmq.position.position import Queue, StreamPosition
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, UsageError
 
+from ..spark_lacks import run_in_batches
+
 Make = Callable[..., Any]
 NOW_MS = 1_763_711_715_000  # 2025-11-21 07:55:15 UTC
 T0, T1, RETRY = Queue("T", 0), Queue("T", 1), Queue("%RETRY%g", 0)
@@ -83,7 +85,8 @@ class Query:
         self.batch_id = -1
 
     def started(self) -> QueryStartedEvent:
-        return QueryStartedEvent(self.id, self.run_id, self.name, "2025-11-21T07:55:15.000Z", set())
+        event = {"id": str(self.id), "runId": str(self.run_id), "name": self.name, "jobTags": []}
+        return QueryStartedEvent.fromJson(event | {"timestamp": "2025-11-21T07:55:15.000Z"})
 
     def done(self, *sources: dict[str, Any], at_s: int = 0, seconds: float = 1.0) -> QueryProgressEvent:
         """A trigger that began `at_s` after NOW_MS and took so many seconds."""
@@ -522,8 +525,7 @@ def test_a_real_query_is_watched_batch_by_batch(spark: Any, make_store: Make, tm
             path=str(path), subscribe="Orders", group="cg", startingOffsets="earliest", maxOffsetsPerTrigger="40"
         ).load()  # fmt: skip
         writer = rows.writeStream.queryName("orders").format("noop").option("checkpointLocation", str(tmp_path / "c"))
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
+        run_in_batches(writer)
         assert is_over.wait(30)
     finally:
         spark.streams.removeListener(listener)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.access.spark_api import ReadAllAvailable
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.read.reader import RmqReader

@@ -13,6 +13,8 @@ import pytest
 
 from rmq_store import Store, new_message
 
+from ..spark_lacks import commit_at_the_end, run_in_batches
+
 pytestmark = [
     pytest.mark.long,
     pytest.mark.spark,
@@ -90,7 +92,7 @@ def test_a_batch_gives_every_field_of_every_message(
 def test_a_stream_gives_every_field_of_every_message(
     spark: Any, golden: Path, manifest: dict[str, Any], expected: dict[tuple[str, int, int], Row], tmp_path: Path
 ) -> None:
-    query = (
+    writer = (
         spark.readStream.format("rmq")
         .option("path", str(golden / "store"))
         .option("subscribe", all_topics(manifest))
@@ -100,11 +102,9 @@ def test_a_stream_gives_every_field_of_every_message(
         .writeStream.format("parquet")
         .option("path", str(tmp_path / "out"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
-    assert [batch["numInputRows"] for batch in query.recentProgress] == [3000, 3000, 1063]
+    progress = run_in_batches(writer).recentProgress
+    assert [batch["numInputRows"] for batch in progress if batch["numInputRows"]] == [3000, 3000, 1063]
     # Parquet reads timestamps and maps back as they were
     assert by_place(rows(spark.read.parquet(str(tmp_path / "out")))) == expected
 
@@ -205,6 +205,7 @@ def test_a_group_and_a_sink_can_work_in_a_copy_of_a_brokers_store(
     sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     for _ in range(2):
         sink.start().awaitTermination()
+        commit_at_the_end(tmp_path / "checkpoint")
         with Store.open(store, read_only=True) as opened:
             after = {group: dict(offsets) for group, offsets in opened.all_committed_offsets().items()}
             written = sum(limits.max_offset for limits in opened.queue_ranges("Enriched").values())

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
+from ..spark_lacks import needs_spark
+
 pytestmark = [
     pytest.mark.long,
     pytest.mark.spark,
@@ -78,6 +80,7 @@ FILTERS: tuple[Callable[[], Any], ...] = (
 )
 
 
+@needs_spark("filter pushdown")
 def test_filters_that_are_pushed_down_give_the_same_rows(spark: Any, path: Path, pushing: None) -> None:
     for make in FILTERS:
         found = numbers(orders(spark, path, filterPushdown="true").where(make()))
@@ -91,6 +94,7 @@ def test_filters_that_are_pushed_down_give_the_same_rows(spark: Any, path: Path,
     assert " Filter (" in plan_of(orders(spark, path).where("keys = 'ORD-4711 C-11'"))
 
 
+@needs_spark("filter pushdown")
 def test_queries_of_one_frame_share_what_was_pushed_and_so_it_has_to_be_asked_for(
     spark: Any, path: Path, pushing: None
 ) -> None:

@@ -14,10 +14,10 @@ from unittest.mock import Mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access.queue_source import SliceRead
+from pyspark_rmq.access.spark_api import ReadAllAvailable, ReadMaxRows
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.planning import QueueSlice
 from pyspark_rmq.position.position import Queue, StreamPosition

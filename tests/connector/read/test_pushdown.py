@@ -17,12 +17,17 @@ from pyspark.sql import datasource as spark_filters
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.options.options import Lookup, source_options
-from pyspark_rmq.read.pushdown import PushingReader
 from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.schema.row_filters import MatchesLookup
 from pyspark_rmq.schema.schema import READABLE, SOURCE_SCHEMA
 from pyspark_rmq.source import DefaultSource
 from rmq_store import Message, Store, StoreConfig
+
+from ..spark_lacks import module_needs_spark
+
+module_needs_spark("filter pushdown")
+
+from pyspark_rmq.read.pushdown import PushingReader  # noqa: E402
 
 NOW_MS = 1_700_000_000_000
 NOT = spark_filters.Not

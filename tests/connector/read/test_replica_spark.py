@@ -11,6 +11,11 @@ from pyspark.sql import SparkSession
 from helpers.replicas import FedReplica
 from rmq_store import StoreConfig
 
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets
+]
+
 
 @pytest.fixture
 def replica(tmp_path: Path) -> Iterator[FedReplica]:

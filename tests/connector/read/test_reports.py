@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.access.spark_api import arrow_schema
 from pyspark_rmq.read.reports import WAITS_SCHEMA
 from pyspark_rmq.source import DefaultSource
 from rmq_store import Message, Store, StoreConfig, UsageError
@@ -67,7 +67,7 @@ def test_spark_reads_them(spark: SparkSession, waiting: Path) -> None:
 
 
 def test_the_columns_are_those_of_the_store() -> None:
-    arrow = to_arrow_schema(WAITS_SCHEMA, timezone="UTC")
+    arrow = arrow_schema(WAITS_SCHEMA)
     assert arrow == pa.schema([pa.field(field.name, field.type) for field in broker_backlog.BROKER_BACKLOG_SCHEMA])
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from pyspark_rmq.access.spark_api import ReadMaxRows
 from pyspark_rmq.options.options import SinkOptions, Subscription, sink_options, source_options
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.read import group as group_module

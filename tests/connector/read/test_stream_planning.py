@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from pyspark_rmq.access.spark_api import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.read import group as group_module
 from pyspark_rmq.read import stream_reader as stream_reader_module

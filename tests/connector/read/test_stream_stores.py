@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from pyspark_rmq.access.spark_api import ReadMaxRows
 from pyspark_rmq.access.store_pool import DirectoryIdentity
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read import group as group_module

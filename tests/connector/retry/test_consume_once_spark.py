@@ -120,7 +120,7 @@ def test_what_fails_comes_back_and_has_its_effect_then(
         return found
 
     failed = [row for row in run(b"7") if row["result"] != "SUCCESS"]
-    assert {(row["body"], row["errorClass"]) for row in failed} == {
+    assert {(bytes(row["body"]), row["errorClass"]) for row in failed} == {
         (b"Orders-7", "LookupError"),
         (b"Orders-17", "LookupError"),
     }

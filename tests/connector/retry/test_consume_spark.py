@@ -18,6 +18,8 @@ from pyspark_rmq import FloodBreaker
 from pyspark_rmq.query import foreach_batch
 from rmq_store import ClockFile, NotAStoreError, Store, UsageError
 
+from ..spark_lacks import run_in_batches
+
 pytestmark = [
     pytest.mark.long,
     pytest.mark.spark,
@@ -53,10 +55,6 @@ def dead_letters(spark: Any, path: Path) -> Any:
 def consume(spark: Any, path: Path, handler: Any, checkpoint: Path, **given: Any) -> Any:
     query = pyspark_rmq.consume(stream(spark, path), handler, group="cg", path=str(path), **given)
     return query.option("checkpointLocation", str(checkpoint))
-
-
-def run_now(query: Any) -> None:
-    query.trigger(availableNow=True).start().awaitTermination()
 
 
 def committed(path: Path) -> dict[str, int]:
@@ -117,7 +115,7 @@ def test_a_failing_message_walks_the_ladder_inside_a_job_and_ends_as_a_dead_lett
         wait_for(lambda: committed(path) == {"Orders": 20, "%RETRY%cg": 6})
     finally:
         running.stop()
-    ladder = [row for row in seen if row["body"] == b"Orders-17"]
+    ladder = [row for row in seen if bytes(row["body"]) == b"Orders-17"]
     assert [row["reconsumeTimes"] for row in ladder] == [0, 1, 2, 3]
     assert [row["storeTopic"] for row in ladder] == ["Orders"] + ["%RETRY%cg"] * 3
     assert {row["topic"] for row in ladder} == {"Orders"}
@@ -127,7 +125,7 @@ def test_a_failing_message_walks_the_ladder_inside_a_job_and_ends_as_a_dead_lett
     assert len({row["originQueueOffset"] for row in ladder}) == 1
     assert len(seen) == 20 + 2 * 3  # and the others came once
 
-    dead = {row["body"]: row for row in dead_letters(spark, path).collect()}
+    dead = {bytes(row["body"]): row for row in dead_letters(spark, path).collect()}
     assert set(dead) == {b"Orders-7", b"Orders-17"}
     row = dead[b"Orders-17"]
     assert (row["topic"], row["reconsumeTimes"]) == ("Orders", 4)
@@ -155,13 +153,13 @@ def test_a_driver_killed_between_send_back_and_sparks_commit_sends_nothing_back_
     def look(rows: Any, batch_id: int) -> None:
         seen.append(rows.count())
 
-    run_now(consume(spark, path, fail_at_seven, tmp_path / "c", on_results=look))
+    run_in_batches(consume(spark, path, fail_at_seven, tmp_path / "c", on_results=look))
     assert (tmp_path / "c" / "commits" / "0").exists()
     assert sum(seen) == 0  # the batch was done: no handler saw it again
     assert waiting(path) == 2
     assert committed(path)["Orders"] == 20
     clock.advance(10_000)
-    run_now(consume(spark, path, all_is_well, tmp_path / "c", on_results=look))
+    run_in_batches(consume(spark, path, all_is_well, tmp_path / "c", on_results=look))
     assert sum(seen) == 2
     assert bodies(path, "%RETRY%cg") == ["Orders-17", "Orders-7"]
 
@@ -175,7 +173,7 @@ def test_a_driver_killed_before_the_send_back_repeats_the_batch(
     assert (waiting(path), committed(path).get("Orders", 0)) == (0, 0)
     seen: list[int] = []
     given = {"on_results": lambda rows, batch: seen.append(rows.count())}
-    run_now(consume(spark, path, fail_at_seven, tmp_path / "c", **given))
+    run_in_batches(consume(spark, path, fail_at_seven, tmp_path / "c", **given))
     assert (sum(seen), waiting(path), committed(path)["Orders"]) == (20, 2, 20)
 
 
@@ -184,7 +182,8 @@ def test_a_checkpoint_that_was_set_back_is_an_error_and_loses_no_failure(
 ) -> None:
     path, _ = orders(10)
     checkpoint = tmp_path / "c"
-    run_now(consume(spark, path, fail_at_seven, checkpoint))
+    consume(spark, path, fail_at_seven, checkpoint).trigger(availableNow=True).start().awaitTermination()
+    wait_for(lambda: committed(path).get("Orders") == 10)  # by a listener, where the source cannot
     # a backup from before the batch was planned: it is planned anew, with more rows
     for log in ("offsets", "commits"):
         for name in ("0", ".0.crc"):
@@ -193,9 +192,9 @@ def test_a_checkpoint_that_was_set_back_is_an_error_and_loses_no_failure(
     with Store.open(path) as store:
         store.commit_offsets("cg", {("Orders", queue): 0 for queue in range(4)})
     with pytest.raises(Exception, match=r"MarkerError.*batch 0 of query .* other rows than now.*set back or copied"):
-        run_now(consume(spark, path, fail_at_seven, checkpoint))
+        run_in_batches(consume(spark, path, fail_at_seven, checkpoint))
     assert (waiting(path), committed(path)["Orders"]) == (1, 0)
-    run_now(consume(spark, path, fail_at_seven, tmp_path / "new"))
+    run_in_batches(consume(spark, path, fail_at_seven, tmp_path / "new"))
     assert (waiting(path), committed(path)["Orders"]) == (3, 20)
 
 
@@ -226,8 +225,8 @@ def test_a_pandas_handler_gets_batches_and_only_the_guilty_rows_fail(
 
     found: list[Any] = []
     given = {"mode": "pandas", "reasons": False, "on_results": lambda rows, batch: found.extend(rows.collect())}
-    run_now(consume(spark, path, handler, tmp_path / "c", **given))
-    failed = {row["body"]: row for row in found if row["result"] != "SUCCESS"}
+    run_in_batches(consume(spark, path, handler, tmp_path / "c", **given))
+    failed = {bytes(row["body"]): row for row in found if row["result"] != "SUCCESS"}
     assert len(found) == 40
     assert {body: (row["result"], row["errorClass"]) for body, row in failed.items()} == {
         b"Orders-3": ("RECONSUME_LATER", "KeyError"),
@@ -250,15 +249,17 @@ def test_the_flood_breaker_stops_the_query_before_anything_is_sent_back(
     path, _ = orders(20)
     asked: list[int] = []
     given = {"max_reconsume_times": 0, "on_results": lambda rows, batch: asked.append(batch)}
+    few = consume(spark, path, fail_at_seven, tmp_path / "c", breaker=FloodBreaker(max_percent=5), **given)
     with pytest.raises(Exception, match=r"FloodBreakerError: .*2 of 20 rows of the batch \(10.0 %, limit 5 %\)"):
-        run_now(consume(spark, path, fail_at_seven, tmp_path / "c", breaker=FloodBreaker(max_percent=5), **given))
+        run_in_batches(few)
+    slow = consume(spark, path, fail_at_seven, tmp_path / "c", breaker=FloodBreaker(max_per_minute=1), **given)
     with pytest.raises(Exception, match=r"FloodBreakerError: .*2 rows within a minute, .* \(limit 1\)"):
-        run_now(consume(spark, path, fail_at_seven, tmp_path / "c", breaker=FloodBreaker(max_per_minute=1), **given))
+        run_in_batches(slow)
     assert asked == [], "the breaker was asked too late"
     assert dead_letters(spark, path).count() == 0
     assert committed(path).get("Orders", 0) == 0
     breaker = FloodBreaker(max_percent=10, max_per_minute=2)
-    run_now(consume(spark, path, fail_at_seven, tmp_path / "c", breaker=breaker, max_reconsume_times=0))
+    run_in_batches(consume(spark, path, fail_at_seven, tmp_path / "c", breaker=breaker, max_reconsume_times=0))
     assert dead_letters(spark, path).count() == 2
     assert committed(path)["Orders"] == 20
 
@@ -268,7 +269,7 @@ def test_a_handler_that_answers_nonsense_fails_the_query_and_nothing_is_sent_bac
 ) -> None:
     path, _ = orders(4)
     with pytest.raises(Exception, match="UsageError: the handler answered 'ok' for a row"):
-        run_now(consume(spark, path, lambda row: "ok", tmp_path / "c"))
+        run_in_batches(consume(spark, path, lambda row: "ok", tmp_path / "c"))
     assert waiting(path) == 0
 
 
@@ -279,9 +280,9 @@ def test_a_failing_callback_fails_the_batch_and_nothing_is_sent_back(spark: Any,
         raise RuntimeError("the table is locked")
 
     with pytest.raises(Exception, match="the table is locked"):
-        run_now(consume(spark, path, fail_at_seven, tmp_path / "c", on_results=broken))
+        run_in_batches(consume(spark, path, fail_at_seven, tmp_path / "c", on_results=broken))
     assert waiting(path) == 0
-    run_now(consume(spark, path, fail_at_seven, tmp_path / "c"))
+    run_in_batches(consume(spark, path, fail_at_seven, tmp_path / "c"))
     assert waiting(path) == 1
 
 
@@ -334,7 +335,7 @@ def test_a_stream_that_would_never_see_its_failures_again_is_refused(
         spark.readStream.format("rmq").options(**read).load(), fail_at_seven, group="cg", path=to
     )
     with pytest.raises(Exception, match=r"nobody reads as group 'cg' in .*: what fails here would never come back"):
-        run_now(query.option("checkpointLocation", str(tmp_path / "c")))
+        run_in_batches(query.option("checkpointLocation", str(tmp_path / "c")))
     assert waiting(to) == 0
 
 
@@ -364,7 +365,7 @@ def test_a_path_means_the_same_in_an_option_and_in_a_call(spark: Any, orders: Ma
     path, _ = orders(1)
     url = f"file://{path}"
     read = spark.readStream.format("rmq").options(path=url, subscribe="Orders", group="cg").load()
-    run_now(
+    run_in_batches(
         pyspark_rmq.consume(read, lambda row: pyspark_rmq.DLQ, group="cg", path=url)
         .option("checkpointLocation", str(tmp_path / "c"))
     )  # fmt: skip
@@ -380,7 +381,7 @@ def test_rows_already_judged_are_sent_back_by_a_sink(
     bad = stream(spark, path).where("keys in ('K2', 'K5')")
     results = bad.selectExpr("*", "if(keys = 'K5', -1, 0) delayLevel", "'no price' errorMessage")
     query = results.writeStream.format("rmq").options(path=str(path), sendBack="cg", maxReconsumeTimes="3")
-    run_now(query.option("checkpointLocation", str(tmp_path / "c")))
+    run_in_batches(query.option("checkpointLocation", str(tmp_path / "c")))
     clock.advance(10_000)
     with Store.open(path) as store:
         store.schedule.deliver_due()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     CharType,
@@ -18,6 +17,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from pyspark_rmq.access.spark_api import arrow_schema
 from pyspark_rmq.schema.schema import (
     SOURCE_SCHEMA,
     SinkColumns,
@@ -38,7 +38,7 @@ def struct(*fields: StructField) -> StructType:
 def test_the_source_has_the_columns_of_the_engine_with_exactly_its_types() -> None:
     from rmq_store import MESSAGE_SCHEMA
 
-    assert to_arrow_schema(SOURCE_SCHEMA, timezone="UTC").equals(MESSAGE_SCHEMA)
+    assert arrow_schema(SOURCE_SCHEMA).equals(MESSAGE_SCHEMA)
 
 
 def test_a_schema_selects_columns_in_its_own_order() -> None:

@@ -22,6 +22,7 @@ from rmq_store.reliable import Tables, open_engine
 from rmq_store.testing import RmqTestBroker
 
 from ..conftest import ROOT, worker_environment
+from ..spark_lacks import needs_spark
 
 Make = Callable[..., Any]
 GROUP = "cg"
@@ -32,11 +33,6 @@ pytestmark = [
     pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
 ]
-
-
-def needs_spark(feature: str, is_there: bool) -> pytest.MarkDecorator:
-    """The reason why a Spark does not run a test: it lacks this."""
-    return pytest.mark.skipif(not is_there, reason=f"this Spark has no {feature}")
 
 
 def stream(spark: Any, path: Path, **options: str) -> Any:
@@ -173,7 +169,7 @@ def test_a_limit_holds_for_each_batch_of_processing_time(
 
 
 @pytest.mark.slow
-@needs_spark("need of a wrapper", not TELLS_STARTS)
+@needs_spark("admission control", lacks=True)
 def test_with_sparks_wrapper_a_run_reads_everything_and_a_limit_is_refused(
     spark: Any, make_store: Make, add_messages: Make, bodies: Make, tmp_path: Path
 ) -> None:

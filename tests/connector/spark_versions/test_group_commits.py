@@ -143,22 +143,25 @@ def run() -> Callable[..., Any]:
     return lambda words: CliRunner().invoke(command, words)
 
 
-def progress(run_id: str, end: dict[str, Any] | str, *, committed: bool = True) -> Any:
+def progress(run_id: str, end: dict[str, Any] | str, *, committed: bool = True, on_connect: bool = False) -> Any:
+    """`on_connect`: as 4.0 and 4.1 show it there."""
     durations = {"addBatch": 1} | ({"commitOffsets": 1} if committed else {})
-    text = end if isinstance(end, str) else json.dumps(end)
-    return SimpleNamespace(
-        progress=SimpleNamespace(runId=run_id, durationMs=durations, sources=[SimpleNamespace(endOffset=text)])
-    )
+    text = end if isinstance(end, str) else str(end) if on_connect else json.dumps(end)
+    source = SimpleNamespace(endOffset=text, json=json.dumps({"endOffset": end}))
+    return SimpleNamespace(progress=SimpleNamespace(runId=run_id, durationMs=durations, sources=[source]))
 
 
 def ended(run_id: str) -> Any:
     return SimpleNamespace(id="q", runId=run_id, exception=None)
 
 
-def test_the_listener_commits_when_the_query_has_ended(ran: Callable[..., Any], committed: Committed) -> None:
+@pytest.mark.parametrize("on_connect", [False, True], ids=["classic", "Connect"])
+def test_the_listener_commits_when_the_query_has_ended(
+    on_connect: bool, ran: Callable[..., Any], committed: Committed
+) -> None:
     path, one = ran()
     listener = GroupListener()
-    listener.onQueryProgress(progress("r", one.checkpoint.planned[-1]))
+    listener.onQueryProgress(progress("r", one.checkpoint.planned[-1], on_connect=on_connect))
     assert committed(path) == 0
     listener.onQueryTerminated(ended("another run"))
     assert committed(path) == 0

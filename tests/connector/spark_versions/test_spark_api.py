@@ -18,9 +18,14 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark_rmq.access import executor_check, spark_api
 from pyspark_rmq.read.refused_reader import RefusedStreamReader
 from pyspark_rmq.source import DefaultSource
+from rmq_store.cli.checks import OK
+from rmq_store.cli.checks.spark import checks
 from rmq_store.errors import UsageError
 
-CONNECTOR = Path(__file__).resolve().parents[3] / "connector" / "pyspark_rmq"
+from .. import spark_lacks
+
+SUITE = Path(__file__).resolve().parents[1]
+CONNECTOR = SUITE.parents[1] / "connector" / "pyspark_rmq"
 # The names that some Spark from 4.0 on lacks, or has with fewer parameters.
 FILTERS = {
     "EqualNullSafe", "EqualTo", "Filter", "GreaterThan", "GreaterThanOrEqual", "In", "IsNotNull", "IsNull", "LessThan",
@@ -29,14 +34,16 @@ FILTERS = {
 LACKED = {"DataSourceStreamArrowWriter", "to_arrow_schema", *FILTERS}
 WITHOUT = """
 import sys
+import inspect
 import pyspark.sql.datasource as api, pyspark.sql.pandas.types as types, pyspark.sql.streaming as streaming
-for name in {names!r}: delattr(api, name)
+for name in {names!r}:
+    if hasattr(api, name): delattr(api, name)
 if {untold}:
-    import pyspark.sql.streaming.datasource
-    del streaming.datasource
+    if hasattr(streaming, "datasource"): del streaming.datasource
     sys.modules["pyspark.sql.streaming.datasource"] = None
     whole = types.to_arrow_schema
-    types.to_arrow_schema = lambda schema, timestamp_utc=True: whole(schema, timezone="UTC")
+    if "timezone" in inspect.signature(whole).parameters:
+        types.to_arrow_schema = lambda schema, timestamp_utc=True: whole(schema, timezone="UTC")
 """
 
 
@@ -51,40 +58,63 @@ def without(untold: bool, names: set[str], program: str) -> str:
     return done.stdout.strip()
 
 
-def test_nobody_else_imports_what_a_spark_may_lack() -> None:
-    found = set()
-    for path in CONNECTOR.rglob("*.py"):
+@pytest.mark.parametrize(
+    ("root", "importers", "ask_for_the_number"),
+    [
+        # The sentence about a worker with another PySpark names both.
+        (CONNECTOR, {"access/spark_api.py"}, {"access/executor_check.py"}),
+        (SUITE, set(), {"spark_versions/test_spark_api.py"}),
+    ],
+    ids=["package", "tests"],
+)
+def test_nobody_else_imports_what_a_spark_may_lack(
+    root: Path, importers: set[str], ask_for_the_number: set[str]
+) -> None:
+    """Else a module, or its tests, could not be imported there."""
+    imports, asks = set(), set()
+    for path in root.rglob("*.py"):
+        place = path.relative_to(root).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark."):
                 names = {alias.name for alias in node.names}
                 if node.module == "pyspark.sql.streaming.datasource" or names & LACKED:
-                    found.add(path.relative_to(CONNECTOR).as_posix())
+                    imports.add(place)
             elif isinstance(node, ast.Import):
                 assert not [alias for alias in node.names if alias.name.startswith("pyspark.sql.streaming.data")]
-            elif isinstance(node, ast.Attribute) and node.attr == "__version__" and path.name != "executor_check.py":
-                assert "pyspark" not in ast.unparse(node).split("."), f"{path} asks for the number of a version"
-    assert found == {"access/spark_api.py"}
+            elif isinstance(node, ast.Attribute) and node.attr == "__version__":
+                if "pyspark" in ast.unparse(node).split("."):
+                    asks.add(place)
+    assert (imports, asks) == (importers, ask_for_the_number)
 
 
-# A test may ask for the number, and the package may not.
-newest = pytest.mark.skipif(
-    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="this Spark is itself an older one"
-)
+def test_a_release_of_spark_lacks_what_the_page_says() -> None:
+    """The table of docs/spark.md. It has numbers, so this test asks for one."""
+    release = tuple(map(int, pyspark.__version__.split(".")[:2]))
+    untold = ["admission control"] if release < (4, 2) else []
+    assert list(spark_api.lacking()) == (["filter pushdown"] if release < (4, 1) else []) + untold
 
 
-@newest
-def test_the_newest_spark_lacks_nothing() -> None:
-    assert spark_api.lacking() == {}
+def test_the_tests_know_all_that_a_spark_may_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_api, "HAS_PUSHDOWN", False)
+    monkeypatch.setattr(spark_api, "TELLS_STARTS", False)
+    assert spark_api.lacking().keys() == spark_lacks.FEATURES.keys()
 
 
-@newest
+def test_the_doctor_says_what_this_spark_lacks_and_what_follows() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYSPARK_PYTHON": sys.executable}
+    (found,) = [finding for finding in checks(environment) if finding.check == "pyspark"]
+    lacks = [f"it has no {name}: {follows}" for name, follows in spark_api.lacking().items()]
+    assert (found.status, found.text) == (OK, "; ".join([pyspark.__version__, *lacks]))
+
+
 @pytest.mark.parametrize(
     ("untold", "names", "lacks"),
     [
-        (True, {"DataSourceStreamArrowWriter", *FILTERS}, ["filter pushdown", "admission control"]),
-        (True, set(), ["admission control"]),
+        pytest.param(
+            True, {"DataSourceStreamArrowWriter", *FILTERS}, ["filter pushdown", "admission control"], id="4.0"
+        ),
+        pytest.param(True, set(), ["admission control"], id="4.1", marks=spark_lacks.needs_spark("filter pushdown")),
     ],
-    ids=["4.0", "4.1"],
 )
 def test_an_older_spark_gets_what_it_lacks(untold: bool, names: set[str], lacks: list[str]) -> None:
     program = """

@@ -16,6 +16,7 @@ from rmq_store import Store, StoreConfig, UsageError
 from rmq_store.reliable import Tables, open_engine
 
 from ..conftest import CONNECT_TIMEOUT, connect_port
+from ..spark_lacks import run_in_batches
 
 pytestmark = [
     pytest.mark.long,
@@ -50,9 +51,7 @@ def stream(spark: Any, path: Path, **options: str) -> Any:
 
 
 def run_now(query: Any, checkpoint: Path) -> Any:
-    running = query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    running.awaitTermination()
-    return running
+    return run_in_batches(query.option("checkpointLocation", str(checkpoint)))
 
 
 def rows_of(url: str, statement: str) -> list[Any]:

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.access.spark_api import ReadAllAvailable
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA

@@ -19,6 +19,8 @@ from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
 
+from ..spark_lacks import run_in_batches
+
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
@@ -50,7 +52,6 @@ def stream_into(spark: Any, source: Path, target: Path, checkpoint: Path, **opti
         .option("topic", "Enriched")
         .option("checkpointLocation", str(checkpoint))
         .options(**options)
-        .trigger(availableNow=True)
     )
 
 
@@ -260,10 +261,10 @@ def test_a_stream_into_a_store_is_complete_and_a_restart_adds_nothing(
 ) -> None:
     source, target = make_store("source", Orders=25), make_store("target")
     for _ in range(2):
-        stream_into(spark, source, target, tmp_path / "c").start().awaitTermination()
+        run_in_batches(stream_into(spark, source, target, tmp_path / "c"))
         assert bodies(target, "Enriched") == sorted(f"Orders-{n}" for n in range(25))
     add_messages(source, "Orders", 25, 28)
-    stream_into(spark, source, target, tmp_path / "c").start().awaitTermination()
+    run_in_batches(stream_into(spark, source, target, tmp_path / "c"))
     assert len(bodies(target, "Enriched")) == 28
     wait_until_swept(target)
 
@@ -287,8 +288,7 @@ def test_a_streams_task_that_is_tried_again_adds_its_rows_once(
 
     spark.dataSource.register(FirstAttemptFailsSource)
     source, target = make_store("source", Orders=8), make_store("target")
-    query = stream_into(spark, source, target, tmp_path / "c").format("rmq_first_attempt_fails")
-    query.start().awaitTermination()
+    run_in_batches(stream_into(spark, source, target, tmp_path / "c").format("rmq_first_attempt_fails"))
     assert bodies(target, "Enriched") == [f"Orders-{n}" for n in range(8)]
     wait_until_swept(target)
 
@@ -327,13 +327,13 @@ def test_a_rewound_or_copied_checkpoint_is_an_error_and_adds_nothing(
     spark: Any, make_store: Make, tmp_path: Path, bodies: Make
 ) -> None:
     source, target, checkpoint = make_store("source", Orders=30), make_store("target"), tmp_path / "c"
-    stream_into(spark, source, target, checkpoint).start().awaitTermination()
+    run_in_batches(stream_into(spark, source, target, checkpoint))
     for log in ("offsets", "commits"):
         for batch in ("1", "2"):
             (checkpoint / log / batch).unlink()
             (checkpoint / log / f".{batch}.crc").unlink(missing_ok=True)
     with pytest.raises(Exception, match=r"MarkerError.*rewound or copied"):
-        stream_into(spark, source, target, checkpoint).start().awaitTermination()
+        run_in_batches(stream_into(spark, source, target, checkpoint))
     assert len(bodies(target, "Enriched")) == 30
 
 
@@ -341,12 +341,12 @@ def test_a_copied_checkpoint_that_runs_on_is_an_error_and_adds_nothing(
     spark: Any, make_store: Make, add_messages: Make, tmp_path: Path, bodies: Make
 ) -> None:
     source, target = make_store("source", Orders=10), make_store("target")
-    stream_into(spark, source, target, tmp_path / "c").start().awaitTermination()
+    run_in_batches(stream_into(spark, source, target, tmp_path / "c"))
     shutil.copytree(tmp_path / "c", tmp_path / "copy")
     add_messages(source, "Orders", 10, 14)
-    stream_into(spark, source, target, tmp_path / "c").start().awaitTermination()
+    run_in_batches(stream_into(spark, source, target, tmp_path / "c"))
     add_messages(source, "Orders", 14, 16)
     # the same query id and batch number, and more rows
     with pytest.raises(Exception, match=r"MarkerError.*other rows \(6 now, 4 committed\).*repeatable=false"):
-        stream_into(spark, source, target, tmp_path / "copy").start().awaitTermination()
+        run_in_batches(stream_into(spark, source, target, tmp_path / "copy"))
     assert len(bodies(target, "Enriched")) == 14
