@@ -17,9 +17,10 @@ from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.queues import SentMessage
 from pyspark_rmq import LagListener
 from pyspark_rmq.access import cluster_pool
-from pyspark_rmq.access.spark_api import TELLS_STARTS
+from pyspark_rmq.access.spark_api import TELLS_STARTS, offset_of
 
 from ..conftest import worker_environment
+from ..spark_lacks import needs_spark
 
 DEADLINE_S = 120.0
 STAYS, GOES = "broker-000", "broker-001"
@@ -56,8 +57,7 @@ def source(spark: Any, brokers: SimulatedCluster, **options: str) -> Any:
 def away(query: Any) -> list[str]:
     """Only of a Spark that asks a source for its report (docs/spark.md, the lag of a cluster)."""
     progress = query.lastProgress
-    latest = None if progress is None else progress.sources[0].latestOffset
-    return [] if latest in (None, "null") else json.loads(latest).get("away", [])
+    return [] if progress is None else offset_of(progress.sources[0], "latestOffset").get("away", [])
 
 
 @pytest.mark.parametrize(("policy", "count"), [("goOn", 2), ("wait", 3)])
@@ -87,9 +87,8 @@ def test_a_window_has_the_rows_of_a_broker_that_was_away_only_if_the_query_waits
 
         def is_read(broker: str, offset: int) -> bool:
             progress = query.lastProgress
-            end = None if progress is None else progress.sources[0].endOffset
-            if end not in (None, "null"):
-                queues = json.loads(end)["topics"]["Orders"]
+            if progress is not None and (end := offset_of(progress.sources[0], "endOffset")):
+                queues = end["topics"]["Orders"]
                 position.update({name.partition(":")[0]: offset for name, offset in queues.items()})
             return position[broker] >= offset
 
@@ -125,13 +124,16 @@ def _window(events: Any) -> Any:
     return window(events.at, "10 seconds")
 
 
-@pytest.mark.parametrize("required", [{}, {"requiredBrokers": f"{STAYS},{GOES}", "brokerAwayTimeout": "10m"}])
+AWAITING = [{"onBrokerAway": "wait"}, {"requiredBrokers": f"{STAYS},{GOES}", "brokerAwayTimeout": "10m"}]
+
+
+@needs_spark("admission control")
+@pytest.mark.parametrize("options", AWAITING)
 def test_a_query_that_waits_for_a_broker_can_be_stopped(
-    spark: Any, brokers: SimulatedCluster, tmp_path: Path, required: dict[str, str]
+    spark: Any, brokers: SimulatedCluster, tmp_path: Path, options: dict[str, str]
 ) -> None:
     """AvailableNow waits within a call of the source."""
     put(brokers, STAYS, 1)
-    options = required or {"onBrokerAway": "wait"}
 
     def started() -> Any:
         writer = source(spark, brokers, **options).writeStream.format("noop")
@@ -147,12 +149,37 @@ def test_a_query_that_waits_for_a_broker_can_be_stopped(
     brokers.come_back(GOES)
     query = started()
     query.awaitTermination()
-    assert json.loads(query.lastProgress.sources[0].endOffset)["topics"]["Orders"][f"{STAYS}:0"] == 2
+    assert offset_of(query.lastProgress.sources[0], "endOffset")["topics"]["Orders"][f"{STAYS}:0"] == 2
+
+
+@needs_spark("admission control", lacks=True)
+@pytest.mark.parametrize("options", AWAITING)
+def test_a_run_that_cannot_wait_for_a_broker_reads_nothing_and_the_next_one_reads_all(
+    spark: Any, brokers: SimulatedCluster, tmp_path: Path, options: dict[str, str]
+) -> None:
+    """The source is not told of AvailableNow; the trigger asks it once."""
+
+    def position() -> dict[str, int]:
+        writer = source(spark, brokers, **options).writeStream.format("noop")
+        writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+        planned = max((tmp_path / "c" / "offsets").glob("[0-9]*"), key=lambda entry: int(entry.name))
+        found: dict[str, int] = json.loads(planned.read_text().splitlines()[-1])["topics"]["Orders"]
+        return found
+
+    put(brokers, STAYS, 1)
+    assert position() == {f"{STAYS}:0": 1, f"{GOES}:0": 0}
+    put(brokers, STAYS, 2)
+    put(brokers, GOES, 2)
+    brokers.leave(GOES)
+    assert position() == {f"{STAYS}:0": 1, f"{GOES}:0": 0}
+    brokers.come_back(GOES)
+    assert position() == {f"{STAYS}:0": 2, f"{GOES}:0": 1}
 
 
 DRIVER = """
-import sys
+import json, sys
 from pyspark.sql import SparkSession
+from pyspark_rmq.access.spark_api import offset_of
 
 server, checkpoint = sys.argv[1:]
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
@@ -163,7 +190,8 @@ query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
 for line in sys.stdin:
     progress = query.lastProgress
     source = None if progress is None else progress.sources[0]
-    print(None if source is None else f"{source.endOffset} {source.latestOffset}", flush=True)
+    ends = [] if source is None else [offset_of(source, name) for name in ("endOffset", "latestOffset")]
+    print(json.dumps(ends), flush=True)
 query.stop()
 print(query.exception(), flush=True)
 """

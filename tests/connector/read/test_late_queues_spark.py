@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.queues import SentMessage
 from pyspark_rmq.access import cluster_pool
+from pyspark_rmq.access.spark_api import offset_of
 
 BOTH = "broker-000,broker-001"
 AWAY = r"required brokers are away.*broker-001: no name server of \S+ knows it"
@@ -95,6 +95,5 @@ def test_a_latest_stream_begins_in_a_late_queue_at_its_own_start(
     options = {} if on_late_queue is None else {"onLateQueue": on_late_queue}
     found, progress = run(startingOffsets="latest", **options)
     assert found == {"broker-000": ["new"], "broker-001": [*old, "came while it was away"]}
-    end = progress.sources[0].endOffset
-    assert json.loads(end)["began"] == {"Orders": {"broker-001:0": 0 if old else 5}}
+    assert offset_of(progress.sources[0], "endOffset")["began"] == {"Orders": {"broker-001:0": 0 if old else 5}}
     assert run(startingOffsets="latest", **options)[0] == {}, "once"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
 from pyspark_rmq.access import cluster_pool
+from pyspark_rmq.access.spark_api import offset_of
 from rmq_store.protocol.wire.request_codes import RequestCode
 
 pytestmark = [
@@ -69,7 +69,7 @@ def test_a_query_that_waits_for_an_earlier_run_of_its_own_is_stopped(
 
     first = started(availableNow=True)
     first.awaitTermination()
-    query_id = json.loads(first.lastProgress.sources[0].endOffset)["query"]
+    query_id = offset_of(first.lastProgress.sources[0], "endOffset")["query"]
     until(lambda: not any(broker.members["g"] for broker in brokers.brokers.values()))
     for broker in brokers.brokers.values():
         broker.members["g"].add(f"ghost#{query_id}-00000000")
