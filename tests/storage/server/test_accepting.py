@@ -19,6 +19,13 @@ from rmq_store.server.transport.listener import Listener
 ITERATIONS = range(5)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def exempt_what_earlier_tests_left() -> None:
+    """Each test ends with a full collection, which would walk all of that, for seconds."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def accepted_while_it_stops(
     loop: asyncio.AbstractEventLoop, port: int, stop: Callable[[], Awaitable[None]], iterations: int

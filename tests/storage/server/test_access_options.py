@@ -31,7 +31,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         told.update(rest)
         yield SimpleNamespace(
             store=SimpleNamespace(broker_name="broker-a"), address="here", port=10911, grpc_address="there",
-            vip_port=10909,
+            vip_port=10909, ha_address="",
         )  # fmt: skip
 
     monkeypatch.setattr(broker_server, "BrokerServer", server)
