@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyspark
@@ -162,6 +164,16 @@ def test_filter_pushdown_is_refused_by_name_where_spark_pushes_nothing(monkeypat
     for call in (source.schema, lambda: source.reader(schema)):
         with pytest.raises(UsageError, match="option filterPushdown: this Spark pushes no filters"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_there"),
+    [('{"a": true}', True), ("{'a': True}", True), ("-", False), ("[1]", False), ("null", False), (None, False)],
+    ids=["4.2", "4.0", "another format", "a list", "nothing", "none"],
+)
+def test_an_offset_of_a_progress_is_read_as_each_spark_shows_it(shown: str | None, is_there: bool) -> None:
+    source: Any = SimpleNamespace(endOffset=shown, json=json.dumps({"endOffset": {"a": True} if is_there else shown}))
+    assert spark_api.offset_of(source, "endOffset") == ({"a": True} if is_there else {})
 
 
 @pytest.mark.parametrize("given", [(), ({}, spark_api.ReadAllAvailable())], ids=["4.0", "4.2"])
