@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from helpers.cluster.waiting import until
+
 
 def same_files(own: Path, other: Path, start: int, end: int, segment_bytes: int) -> None:
     """The log in [start, end) of two stores, byte for byte. `start`: where a segment begins."""
@@ -15,12 +17,16 @@ def same_files(own: Path, other: Path, start: int, end: int, segment_bytes: int)
 
 
 def same_queues(own: Path, other: Path) -> int:
-    """The files of all queues of two stores, byte for byte; returns how many entries they have."""
-    found = {path.relative_to(own): path.read_bytes() for path in own.glob("consumequeue/*/*/*")}
-    wanted = {path.relative_to(other): path.read_bytes() for path in other.glob("consumequeue/*/*/*")}
-    assert {name: data for name, data in found.items() if any(data)} == {
-        name: data for name, data in wanted.items() if any(data)
-    }
+    """The files of all queues of two stores, byte for byte; returns how many entries they have. A broker makes its
+    entries some time after its log has the records, so that `other` is looked at until it has those of `own`.
+    """
+
+    def files(store: Path) -> dict[Path, bytes]:
+        found = {path.relative_to(store): path.read_bytes() for path in store.glob("consumequeue/*/*/*")}
+        return {name: data for name, data in found.items() if any(data)}
+
+    found = files(own)
+    until(lambda: files(other) == found, f"{other} has other entries than {own}")
     return sum(data[at + 8 : at + 12] != bytes(4) for data in found.values() for at in range(0, len(data), 20))
 
 
