@@ -328,7 +328,7 @@ def no_index_undo() -> Iterator[None]:
 PARTS = (
     Part(
         "points", "4", "a kill at every operation on a file, in every write, before every store into a mapped word",
-        "kills", harness=420, crash=2000, soak=5000, chunk=500, run=run,
+        "kills", harness=450, crash=2000, soak=5000, chunk=500, run=run,
         protections=("in_place", "no_index_undo", "early_end"), bites_within=75,
     ),
 )  # fmt: skip
