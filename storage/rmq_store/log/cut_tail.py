@@ -50,6 +50,7 @@ def cut_tail(log: CommitLog, end: int) -> None:
             state = log.views.index_state()
             page.declare(end, old_end, state.file, state.header)  # it counts when the visible end lies below
             page.flushed_end = end
+            page.replicated_end = min(page.replicated_end, end)  # slaves had what goes, and not what comes there
             page.appended_end = end
             page.last_record, page.store_timestamp = -1 if last is None else last, stored_ms or 0
             sync_page(log)

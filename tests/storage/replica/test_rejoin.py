@@ -17,6 +17,7 @@ from rmq_store import Message, Store, StoreLockedError, UsageError
 from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.errors import NotAStoreError, ReplicaDivergedError
 from rmq_store.log.core import scan
+from rmq_store.log.cut_tail import cut_tail
 from rmq_store.log.replica_role import Feeder
 from rmq_store.replica import compare, follow
 from rmq_store.replica.follow import Follower
@@ -257,3 +258,16 @@ def test_a_kill_at_any_point_loses_no_message_of_the_tail(pair: Pair, tmp_path: 
     assert verify_store(pair.root).status == "clean"
     pair.follow()
     pair.is_copy()
+
+
+def test_a_message_in_the_place_of_the_tail_is_not_taken_for_one_that_slaves_have(tmp_path: Path) -> None:
+    """The page stays as long as anybody has the store open, and a SYNC_MASTER would answer SEND_OK by it."""
+    with Store.open(tmp_path / "store", create=True, config=CONFIG) as store:
+        store.create_topic("Orders", 1)
+        store.send(Message("Orders", b"both have it"))
+        parted = store.log_range()[1]
+        store.send(Message("Orders", b"the tail"))
+        page = store._log.writing_page
+        page.replicated_end = store.log_range()[1]
+        cut_tail(store._log, parted)
+        assert (store.log_range()[1], page.replicated_end) == (parted, parted)
