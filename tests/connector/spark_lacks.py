@@ -1,8 +1,8 @@
 """What the tests do on a Spark that lacks something: `pyspark_rmq.access.spark_api` says what, and no test asks for the
 number of a version. `make spark-versions` runs this suite on each Spark.
 
-A test is left out only if the Spark cannot keep its promise (the table in docs/spark.md). What happens instead has a
-test of its own, which `needs_spark(..., lacks=True)` leaves out everywhere else.
+A test is left out only where its Spark lacks what the test is about (the table in docs/spark.md). Another test looks at
+what that Spark does instead, and `needs_spark(..., lacks=True)` leaves it out everywhere else.
 """
 
 from __future__ import annotations

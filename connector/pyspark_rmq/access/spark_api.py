@@ -142,7 +142,7 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
 
 def offset_of(source: SourceProgress, name: Literal["startOffset", "endOffset", "latestOffset"]) -> dict[str, Any]:
     """An offset in a source's progress, as a JSON object; {} for everything else that sources of other formats say,
-    `None` included. Where the offset itself is no JSON, that of the whole progress has it as it was.
+    `None` included. Spark 4.0 and 4.1 show a listener an offset that is no JSON; the JSON of the whole progress has it.
     """
     try:
         try:
