@@ -135,8 +135,14 @@ def copy_store() -> Callable[[Path, Path], Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A process that begins the longest test as its last one lets the others wait."""
+    """A process that begins the longest test as its last one lets the others wait.
+
+    Warnings are no errors where there is a Spark: PySpark leaves sockets open, and tells of versions of pandas.
+    """
     items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            item.add_marker(pytest.mark.filterwarnings("default"))
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,7 @@ from rmq_store.cli import commands
 
 from .spark_lacks import run_in_batches
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
-]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 Make = Callable[..., Any]
 LOG_VERSION = "spark.sql.streaming.offsetLog.formatVersion"

@@ -14,11 +14,7 @@ from pyspark_rmq import failure, register
 from rmq_store import Store
 from rmq_store.errors import NotAStoreError, UsageError
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
-]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 Make = Callable[..., Any]
 NO_TABLE = "cannot be a table of Spark's catalog.*CREATE TEMPORARY VIEW"

@@ -61,7 +61,6 @@ def test_without_pyspark_the_module_still_imports_and_register_says_what_to_inst
 
 
 @pytest.mark.spark
-@pytest.mark.filterwarnings("default")
 def test_register_makes_a_session_know_the_source(
     spark: Any, make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +80,6 @@ def test_register_makes_a_session_know_the_source(
 
 
 @pytest.mark.spark
-@pytest.mark.filterwarnings("default")
 def test_register_works_in_a_session_that_has_found_it_already(spark: Any, make_store: Callable[..., Path]) -> None:
     import pyspark_rmq
 

@@ -16,7 +16,7 @@ from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import RmqRules
 from rmq_store.broker.dlq.redrive_batch import OF_KAFKA
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.spark]
 
 CONNECT = {
     b"__connect.errors.topic": b"orders", b"__connect.errors.partition": b"1", b"__connect.errors.offset": b"41",

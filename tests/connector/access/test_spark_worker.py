@@ -97,7 +97,6 @@ def test_what_a_task_before_has_kept_open_is_closed_first(
 
 
 @pytest.mark.spark
-@pytest.mark.filterwarnings("default")  # Spark's own: unclosed sockets
 def test_a_worker_looks_past_what_it_has_imported(spark: Any, make_store: Make) -> None:
     from rmq_test_sources import SparedSource
 

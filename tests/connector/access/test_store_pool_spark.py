@@ -11,11 +11,7 @@ import pytest
 
 from rmq_store import Store, StoreConfig
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets
-]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 Make = Callable[..., Any]
 

@@ -493,7 +493,6 @@ def test_readers_and_callbacks_may_be_in_any_thread(shop: Shop) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.filterwarnings("default")  # Spark's own: unclosed sockets
 def test_a_real_query_is_watched_batch_by_batch(spark: Any, make_store: Make, tmp_path: Path) -> None:
     path = make_store(Orders=100)
     with Store.open(path) as store:

@@ -14,7 +14,7 @@ from helpers.cluster.simulated.server import CountingServer
 from pyspark_rmq.access import cluster_pool
 from rmq_store.protocol.wire.request_codes import RequestCode
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300)]
 
 # A stop that waits for the broker takes so long, and the test ends by its own limit. Spark itself takes 2 to 4 s to end
 # a worker whose task was cancelled.

@@ -24,9 +24,7 @@ from ..spark_lacks import needs_spark
 
 DEADLINE_S = 120.0
 STAYS, GOES = "broker-000", "broker-001"
-pytestmark = [
-    pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")
-]  # fmt: skip
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

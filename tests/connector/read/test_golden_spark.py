@@ -15,11 +15,7 @@ from rmq_store import Store, new_message
 
 from ..spark_lacks import commit_at_the_end, run_in_batches
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
-]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 Row = dict[str, Any]
 

@@ -13,11 +13,7 @@ from pyspark.sql import functions as F
 
 from ..spark_lacks import needs_spark
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
-]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 COUNT = 6_000

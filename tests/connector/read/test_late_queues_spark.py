@@ -16,9 +16,7 @@ from pyspark_rmq.access.spark_api import offset_of
 
 BOTH = "broker-000,broker-001"
 AWAY = r"required brokers are away.*broker-001: no name server of \S+ knows it"
-pytestmark = [
-    pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")
-]  # fmt: skip
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300)]
 
 # Runs the stream with more options until it has read what is there: (bodies by broker, last progress).
 Run = Callable[..., tuple[dict[str, list[str]], Any]]

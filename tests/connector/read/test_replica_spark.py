@@ -11,10 +11,7 @@ from pyspark.sql import SparkSession
 from helpers.replicas import FedReplica
 from rmq_store import StoreConfig
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets
-]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture

@@ -10,10 +10,7 @@ import pytest
 
 from rmq_store import Message, Store
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
-]
+pytestmark = pytest.mark.spark
 
 
 @pytest.mark.long

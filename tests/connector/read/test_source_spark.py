@@ -27,10 +27,7 @@ from rmq_store.client import (
 
 from ..spark_lacks import run_in_batches
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
-]
+pytestmark = pytest.mark.spark
 
 Make = Callable[..., Any]
 

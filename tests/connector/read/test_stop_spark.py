@@ -14,9 +14,7 @@ from pyspark_rmq.access import cluster_pool
 from pyspark_rmq.access.spark_api import offset_of
 from rmq_store.protocol.wire.request_codes import RequestCode
 
-pytestmark = [
-    pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")
-]  # fmt: skip
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 DEADLINE_S = 120.0
 STOPS_WITHIN_MS = 10_000
 

@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.spark,
     pytest.mark.timeout(400),  # each has several queries, or a Spark of its own
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
 ]
 
 Make = Callable[..., Any]

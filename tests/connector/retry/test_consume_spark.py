@@ -20,11 +20,7 @@ from rmq_store import ClockFile, NotAStoreError, Store, UsageError
 
 from ..spark_lacks import run_in_batches
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
-]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 Make = Callable[..., Any]
 NOW_MS = 1_700_000_000_000

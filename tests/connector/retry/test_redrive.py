@@ -21,7 +21,7 @@ from rmq_store import Message, Store, StoreFullError, UsageError
 
 from ..conftest import SMALL
 
-pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 GROUP = "cg_bills"
 DLQ = f"%DLQ%{GROUP}"

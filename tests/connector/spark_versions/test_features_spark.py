@@ -27,12 +27,7 @@ from ..spark_lacks import needs_spark
 Make = Callable[..., Any]
 GROUP = "cg"
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.spark_versions,
-    pytest.mark.timeout(1200),
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
-]
+pytestmark = [pytest.mark.spark, pytest.mark.spark_versions, pytest.mark.timeout(1200)]
 
 
 def stream(spark: Any, path: Path, **options: str) -> Any:

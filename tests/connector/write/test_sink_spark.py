@@ -21,10 +21,7 @@ from rmq_store.server.broker_server import BrokerServer
 
 from ..spark_lacks import run_in_batches
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
-]
+pytestmark = pytest.mark.spark
 
 Make = Callable[..., Any]
 
