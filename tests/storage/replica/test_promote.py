@@ -10,6 +10,7 @@ import pytest
 
 from crash.dying import Child
 from crash.operations import Points, watched
+from helpers.take_over_points import PROMOTE_POINTS
 from rmq_store import Message, Store, StoreLockedError, UsageError
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.metadata.store_file import StoreFile
@@ -147,19 +148,7 @@ def test_a_report_that_is_damaged_is_named(root: Path) -> None:
         promote(root)
 
 
-POINTS = (
-    "promote: open config/topics.json.tmp",
-    "promote: rename config/topics.json",
-    "promote: rename pyrmq/units.json",
-    "promote: unlink abort",
-    "promote: rename pyrmq/promoted.json",
-    "promote: rename pyrmq/store.json",
-    "promote: unlink pyrmq/feeder.json",
-    "promote: unlink pyrmq/feeder.lock",
-)
-
-
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", PROMOTE_POINTS)
 def test_the_next_run_finishes_what_a_killed_one_began(root: Path, tmp_path: Path, point: str, master: Store) -> None:
     def work(pipe: int) -> None:
         points = Points(root, point)
@@ -170,7 +159,7 @@ def test_the_next_run_finishes_what_a_killed_one_began(root: Path, tmp_path: Pat
     child = Child(work, tmp_path / "notes")
     assert child.wait() == -9, child.error
     is_replica = (StoreFile.load(root) or pytest.fail()).replica is not None
-    assert is_replica == (POINTS.index(point) <= POINTS.index("promote: rename pyrmq/store.json"))
+    assert is_replica == (PROMOTE_POINTS.index(point) <= PROMOTE_POINTS.index("promote: rename pyrmq/store.json"))
     copy = Path(shutil.copytree(root, tmp_path / "copy"))  # and if nobody called it again
     with Store.open(copy, read_only=True) as store:
         assert store.log_range() == master.log_range()

@@ -13,6 +13,7 @@ import pytest
 
 from crash.dying import Child
 from crash.operations import Points, watched
+from helpers.take_over_points import REJOIN_POINTS, rejoin_aim
 from rmq_store import Message, Store, StoreLockedError, UsageError
 from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.errors import NotAStoreError, ReplicaDivergedError
@@ -214,22 +215,7 @@ def test_the_comparison_goes_back_until_a_record_is_the_same(pair: Pair) -> None
         assert parting(log, 0, end, lambda begin: (end, None)) == end
 
 
-POINTS = (
-    "rejoin: rename tail.jsonl",
-    "rejoin: rename pyrmq/store.json",
-    "rejoin: half of a write of removed bytes",
-    "rejoin: rename pyrmq/queue_ends.json",
-    "rejoin: write pyrmq/progress",
-    "rejoin: store intent_end",
-    "rejoin: store appended_end",
-    "rejoin: write queue file",
-    "rejoin: write segment",
-    "rejoin: syncfs .",
-    "rejoin: unlink abort",
-)
-
-
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", REJOIN_POINTS)
 def test_a_kill_at_any_point_loses_no_message_of_the_tail(pair: Pair, tmp_path: Path, point: str) -> None:
     pair.write_old(40)
     fill(pair.new, 20, tag="new")
@@ -239,7 +225,7 @@ def test_a_kill_at_any_point_loses_no_message_of_the_tail(pair: Pair, tmp_path: 
         with watched(points):
             Store.open(pair.root).close()  # what it writes is no part of the rejoining
             points.stage = "rejoin"
-            points.aim(point.replace("tail.jsonl", "../tail.jsonl"), 1 if "unlink" in point or "syncfs" in point else 0)
+            points.aim(*rejoin_aim(point))
             pair.rejoin()
 
     child = Child(work, tmp_path / "notes")
