@@ -22,11 +22,11 @@ OLDER_SPARKS := 4.0 4.1
 SPARK_TESTS := tests/connector
 KAFKA_VERSIONS := 2.8.2 3.6.2 3.9.1 4.3.0
 KAFKA_TESTS := tests/storage/bridge tests/storage/cli tests/test_kafka_server.py
-HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge
+HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge tests/storage/server/ha
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow deploy compat compat-stores cluster cluster-short harness harness-short kafka kafka-versions spark-versions spark-versions-short crash soak bench bench-spark bench-peers lint types check clean seeded-faults
+.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow deploy compat compat-stores cluster cluster-short harness harness-short ha-kills kafka kafka-versions spark-versions spark-versions-short crash soak bench bench-spark bench-peers lint types check clean seeded-faults
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ harness: spark-classes ## the short forms of the crash, fuzz and security proof,
 
 harness-short: spark-classes ## the same without the proof of its teeth; part of CI
 	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow and not teeth" -o timeout=900 $(HARNESS) $(PYTEST_ARGS)
+
+ha-kills: $(STAMP) ## kill a SYNC_MASTER and its slave, both ours, 500 times (an hour; goes on where it stopped)
+	@$(PY) -m pytest -m "harness and slow" tests/storage/server/ha/test_kills.py $(PYTEST_ARGS)
 
 kafka: kafka-jars ## kill mirrors to and from a real Kafka, and the Kafka, 100 times each (hours; needs Maven)
 	@RMQ_TEST_SERVERS=required RMQ_MIRROR_KILLS=100 $(PY) -m pytest -m "harness" -o timeout=7200 tests/storage/bridge/kills $(PYTEST_ARGS)

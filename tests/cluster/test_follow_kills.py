@@ -9,10 +9,8 @@ RMQ_FOLLOW_KILLS says how many of each version.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from helpers.cluster.fixtures import require_released
 from helpers.cluster.followed.plan import COUNTS, SHORT, Event, events
 from helpers.cluster.followed.scene import SMALL, Scene
 from helpers.cluster.java_process import VERSIONS
+from helpers.cluster.kills.done import Done
 from helpers.cluster.kills.results import ROOT, sources_now
 from rmq_store import StoreConfig
 
@@ -52,7 +51,7 @@ def test_two_hundred_kills_show_no_hole_no_half_unit_and_no_other_byte(
     version: str, new_name: NewName, tmp_path: Path
 ) -> None:
     require_released(version)
-    done = Done(version)
+    done = Done(RESULTS / f"{version}-{sources_now(directories=TESTED)}.jsonl")
     sizes = {
         "mappedFileSizeCommitLog": SMALL.mapped_file_size_commit_log,
         "mappedFileSizeConsumeQueue": SMALL.mapped_file_size_consume_queue,
@@ -69,7 +68,7 @@ def test_two_hundred_kills_show_no_hole_no_half_unit_and_no_other_byte(
                 for event in left[: KILLS - len(done.names)]:
                     begun = time.monotonic()
                     scene.run(event)
-                    done.add(event, time.monotonic() - begun)
+                    done.add(event.name, time.monotonic() - begun)
                 done.note("finished", end_and_entries=scene.finish())
             done.note(
                 "figures", compared_bytes=scene.compared_bytes, passes=scene.passes, rounds=scene.writers.sent,
@@ -77,29 +76,4 @@ def test_two_hundred_kills_show_no_hole_no_half_unit_and_no_other_byte(
             )  # fmt: skip
     assert len(done.names) >= KILLS
     if KILLS == sum(COUNTS.values()):
-        assert done.by_point() == COUNTS
-
-
-class Done:
-    """The kills that were made in this state of the sources, a line of JSON for each."""
-
-    def __init__(self, version: str) -> None:
-        self._version = version
-        self._file = RESULTS / f"{version}-{sources_now(directories=TESTED)}.jsonl"
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        lines = self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
-        self.names = {known["kill"] for known in map(json.loads, lines) if "kill" in known}
-
-    def add(self, event: Event, seconds: float) -> None:
-        """Write a kill down that readers have survived."""
-        self.names.add(event.name)
-        self.note("kill", kill=event.name, seconds=round(seconds, 2))
-
-    def note(self, what: str, **figures: object) -> None:
-        """Write figures down."""
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"what": what, **figures}) + "\n")
-
-    def by_point(self) -> Counter[str]:
-        """How many kills at each point."""
-        return Counter(name.removeprefix(f"{self._version} ").rpartition(" ")[0] for name in self.names)
+        assert done.by_point() == {f"{version} {point}": count for point, count in COUNTS.items()}

@@ -62,7 +62,7 @@ class Ledger:
             self.last_unit = max(self.last_unit, int(what.partition("-")[2]))
 
     def check(self, root: Path, acknowledged: set[str]) -> None:
-        """The store has each acknowledged message, and once; whole units; and is sound. AssertionError: it is not so."""
+        """The store has each acknowledged message once, and whole units, and is sound. AssertionError: it is not so."""
         found = found_in(root)
         lost = acknowledged - found.keys()
         assert not lost, f"{root}: {len(lost)} acknowledged are lost: {sorted(lost)[:5]}"

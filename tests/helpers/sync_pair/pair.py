@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -253,6 +254,7 @@ class Pair:
     def _serve_master(self) -> None:
         if not self._is_alive("master"):
             self._start("master", processes.serve_master, self.master, self._port, self._aims)
+            self._until(self._listens, "the master does not listen")  # a slave that comes too early waits long
         for name, given in ("wire", (self._address,)), ("local", (self.master,)):
             if not self._is_alive(name):
                 self._names += 1
@@ -261,6 +263,10 @@ class Pair:
                 writer = f"{name}-{self._names}"
                 self._start(name, processes.write, work, *given, self.ledger.file(writer), writer, *last)
                 self._running[name].name = writer
+
+    def _listens(self) -> bool:
+        with socket.socket() as one:
+            return one.connect_ex(("127.0.0.1", self._port)) == 0
 
     def _start(self, name: str, work: Callable[..., None], *given: Any) -> None:
         self._running[name] = processes.started(work, self._log, self._without, *given)

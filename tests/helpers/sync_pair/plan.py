@@ -1,6 +1,6 @@
 """Which kills there are of a SYNC_MASTER and of its slave, both ours: the points, and how often each comes.
 
-    slave      dies at a named point of its feed, of its metadata or of its recovery, or at a random moment; stands still
+    slave      dies at a named point of its feed, metadata or recovery, or at a random moment; stands still
     master     dies at a named point of its service, or at a random moment; stands still
     both       die one after the other, and whoever appends to the master's store in its own process with them
     network    the connection to the HA port ends inside of a transfer, after bytes that came one by one

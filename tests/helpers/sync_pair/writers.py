@@ -8,6 +8,7 @@ send: `<status> <what>`, where a status is the code of an answer; -1: there was 
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -19,6 +20,8 @@ from helpers.cluster import requests
 from helpers.cluster.asking import Connection
 from rmq_store import Message, SendStatus, StagingArea, Store
 from rmq_store.errors import StoreError
+
+_LOG: Final = logging.getLogger(__name__)
 
 TOPIC: Final = "Orders"
 GROUP: Final = "readers"
@@ -85,7 +88,7 @@ def send_locally(root: Path, notes: Path, name: str, first_unit: int) -> None:
                     what = f"{name}-{number}"
                     status = _CODES[store.send(Message(TOPIC, body_of(what), queue_id=number % 2)).status]
             except StoreError as error:
-                print(f"{what}: {error!r}", flush=True)
+                _LOG.info("%s: %r", what, error)
                 status = -1
             noted.add(status, what)
             time.sleep(_PAUSE_S)
