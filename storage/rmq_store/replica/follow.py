@@ -218,6 +218,7 @@ class Follower:
         return found
 
     def _connected(self, settings: MasterSettings, begin: int) -> HAConnection:
+        self._vouched_end = 0
         return HAConnection(
             settings.ha_address, self._master.settings, begin,
             partial(self._durable_end, begin) if self._as_slave else lambda: begin, prompt=self._as_slave,
@@ -284,7 +285,8 @@ class Follower:
         feed.publish()
         self._settled.note(log.writing_page.appended_end)
         if self._as_slave:
-            self._vouched_end = flush_and_vouch(log)
+            # What this master has not sent again may be other bytes, which it would take for its own.
+            self._vouched_end = min(flush_and_vouch(log), feed.position)
         self._progress(messages=feed.messages - self._fed)
         self._fed = feed.messages
         if self._metadata is not None and not feed.holds_back:
@@ -344,8 +346,9 @@ class Follower:
         return self._store
 
     def _durable_end(self, begin: int) -> int:
-        """The report of a slave. Never less than its first report: a master reads the last of several that came
-        together, and 0 there would let it begin with its last segment.
+        """The report of a slave: what is on disk, and was compared on this connection. Never less than its first
+        report: a master reads the last of several that came together, and 0 there would let it begin with its last
+        segment.
         """
         return max(begin, self._vouched_end)
 

@@ -554,3 +554,38 @@ def test_a_slave_never_reports_less_than_it_did_first(tmp_path: Path, master: St
     (reports,) = ha.reports  # and it waits at an empty master: nobody's send meets a slave that has just gone
     assert reports[0] == FROM_START
     assert reports == sorted(reports)
+
+
+def test_a_slave_reports_nothing_that_the_connection_has_not_brought_again(
+    tmp_path: Path, master: Store, ha: HAMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master takes what it has not sent yet for its own bytes; ours refuses the report, and the connection."""
+    come: dict[int, int] = {}
+    early: list[tuple[int, int]] = []
+    transfers = ha_connection.HAConnection.transfers
+
+    def watched(connection: ha_connection.HAConnection, wait_s: float) -> Iterator[tuple[int, memoryview]]:
+        end = come.setdefault(id(connection), connection._reported)
+        if connection._report() > end:
+            early.append((connection._report(), end))
+        for offset, data in transfers(connection, wait_s):
+            come[id(connection)] = offset + len(data)
+            yield offset, data
+
+    def slowly(offset: int, data: bytes) -> bytes:
+        time.sleep(0.03)
+        return data
+
+    fill(master, 400)
+    with Following(tmp_path / "replica", ha, as_slave=True) as following:
+        following.until(lambda progress: ha.acknowledged == master.log_range()[1])
+    monkeypatch.setattr(ha_connection.HAConnection, "transfers", watched)
+    ha.spoil = slowly
+    with Following(tmp_path / "replica", ha, as_slave=True) as following:  # a process that has just started
+        following.until(lambda progress: ha.reports[-1][-1:] == [master.log_range()[1]])
+        ha.drop_after = 0  # and one whose connection ends
+        fill(master, 1)
+        following.until(lambda progress: len(ha.reports) > 3)
+        ha.drop_after = None
+        following.until(lambda progress: ha.reports[-1][-1:] == [master.log_range()[1]])
+    assert not early
