@@ -9,7 +9,7 @@ from rmq_store import Store
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.verify import verify_store
 
-from .writers import GROUP, UNIT_ROWS
+from .writers import GROUP, LATER, TOPIC, TRIED, UNIT_ROWS
 
 
 class Ledger:
@@ -49,6 +49,10 @@ class Ledger:
 
     def _take(self, writer: str, status: str, what: str) -> None:
         kind = "unit" if what.startswith("unit-") else writer.partition("-")[0]
+        if kind == "unit":
+            self.last_unit = max(self.last_unit, int(what.partition("-")[2]))
+        if status == str(TRIED):
+            return
         self.answers[f"{kind} {status}"] += 1
         self.lines[writer] += 1
         self._tries[what] += 1
@@ -57,9 +61,6 @@ class Ledger:
             self.lines[f"{writer} acknowledged"] += 1
         elif status in ("11", "12"):
             self._warned.add(what)
-            self.lines["warned"] += 1
-        if kind == "unit":
-            self.last_unit = max(self.last_unit, int(what.partition("-")[2]))
 
     def check(self, root: Path, acknowledged: set[str]) -> None:
         """The store has each acknowledged message once, and whole units, and is sound. AssertionError: it is not so."""
@@ -90,7 +91,7 @@ def found_in(root: Path) -> Counter[str]:
     found: Counter[str] = Counter()
     with Store.open(root, read_only=True) as store:
         for name, topic in store.topics().items():
-            for queue_id in range(topic.write_queue_nums if name[0].isupper() else 0):
+            for queue_id in range(topic.write_queue_nums if name.startswith((TOPIC, LATER)) else 0):
                 low, high = store.queue_range(name, queue_id)
                 for batch in store.read(name, queue_id, low, high, columns=["body"]) if low < high else ():
                     found.update(body.split(b" ", 1)[0].decode() for body in batch.column("body").to_pylist())

@@ -27,20 +27,20 @@ from helpers.cluster.followed.processes import take_aim
 from helpers.cluster.waiting import free_ports, until
 from helpers.take_over_points import rejoin_aim
 from rmq_store import Store, StoreConfig
+from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.replica.take_over.promote import promote
 
 from . import plan, processes
 from .ledger import Ledger, found_in
 from .plan import Event
 from .processes import Process
-from .writers import TOPIC, body_of
+from .writers import LATER, TOPIC, body_of
 
 CONFIG: Final = StoreConfig(1 << 17, 20 * 500, 100, 400)
 POINT_S: Final = 60.0
 """A process that has not come to its point after so long never will."""
 
 _WARNED_BEFORE_TAKE_OVER: Final = 10
-_LATER: Final = "Later"
 
 
 class Pair:
@@ -325,18 +325,23 @@ class Pair:
         return sum(count for name, count in self.ledger.answers.items() if name.endswith(f" {status}"))
 
     def _new_tables(self) -> None:
-        """A topic, a group and an offset that the slave does not know."""
+        """A topic, a group, an offset, and a delayed message that was delivered: the slave knows none of them."""
         with Connection(self._address) as client:
             new = f"{self._chance.randrange(1 << 40)}"
+            delays = client.ask(RequestCode.GET_ALL_DELAY_OFFSET).body
+            requests.send(client, TOPIC, body=body_of(f"delayed-{new}"), properties={"DELAY": "1"})
             requests.create_topic(client, f"Empty-{new}", 1)
             requests.heartbeat(client, f"c{new}", f"g{new}", TOPIC)
             requests.commit(client, f"g{new}", TOPIC, 1)
+            until(
+                lambda: client.ask(RequestCode.GET_ALL_DELAY_OFFSET).body != delays, "nothing is delivered", POINT_S
+            )
 
     def _new_topic(self) -> None:
         """A topic that the slave's tables do not have, with a message that it has."""
         self._names += 1
         with Connection(self._address) as client:
-            topic, what = f"{_LATER}-{self._names}", f"later-{self._names}"
+            topic, what = f"{LATER}-{self._names}", f"later-{self._names}"
             requests.create_topic(client, topic, 1)
 
             def is_sent() -> bool:

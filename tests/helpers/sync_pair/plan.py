@@ -37,8 +37,8 @@ FEED_POINTS: Final = (
 
 MASTER_POINTS: Final = (
     "serve: store replicated_end",  # the slave has reported, and no sender knows
-    "serve: lone store appended_end",  # a message is stored, and not visible
-    "serve: lone half segment",
+    "serve: write queue file",  # a message is stored, and without its queue
+    "serve: store appended_end",  # with it, and not visible
 )
 
 MOMENT: Final = "the slave, at a random moment"

@@ -9,8 +9,10 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -35,16 +37,15 @@ SETTLED_MS: Final = 1500
 """Of a comparison: longer than a send waits, as in the product."""
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([
-    "rmq_store.server.broker_server", "rmq_store.server.slave.slave_server", "rmq_store.replica.take_over.rejoin",
-    "rmq_store.verify", "pyarrow",
-])  # fmt: skip
+_CONTEXT.set_forkserver_preload([__name__, "rmq_store.verify", "pyarrow"])
 
 Process = multiprocessing.process.BaseProcess
 
 
 def started(work: Callable[..., None], log: Path, without: str, *given: Any) -> Process:
     """A process that does `work(*given)`. `log`: gets what it says; `without`: the protection that it lacks, or ""."""
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # the server imports before it is told
+        forkserver.ensure_running()
     process = _CONTEXT.Process(target=_run, args=(work, log, without, given), daemon=True)
     process.start()
     return process

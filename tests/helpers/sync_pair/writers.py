@@ -1,5 +1,5 @@
 """Who writes to a master of a pair all the time, whatever happens to it. Each notes what it was told, one line for each
-send: `<status> <what>`, where a status is the code of an answer; -1: there was none.
+send: `<status> <what>`, where a status is the code of an answer; -1: there was none; -2: a unit that is tried now.
 
     over the wire         a message at a time; one without an answer is sent again
     in its own process    `Store.send`, which is never repeated, and units of the sink: the last one is repeated at a
@@ -24,13 +24,16 @@ from rmq_store.errors import StoreError
 _LOG: Final = logging.getLogger(__name__)
 
 TOPIC: Final = "Orders"
+LATER: Final = "Later"
+"""Topics whose names begin so come at the end of a generation."""
 GROUP: Final = "readers"
 UNIT_ROWS: Final = 12
+TRIED: Final = -2
 STORED: Final = (0, 10, 11, 12)
 """SEND_OK, FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT: the master has the message."""
 
 _FILLER: Final = b" " + b"x" * 300
-_PAUSE_S: Final = 0.01
+_PAUSE_S: Final = 0.03
 _COMMITS_EVERY: Final = 20
 _CODES: Final = {
     SendStatus.SEND_OK: 0, SendStatus.FLUSH_DISK_TIMEOUT: 10, SendStatus.SLAVE_NOT_AVAILABLE: 11,
@@ -80,8 +83,9 @@ def send_locally(root: Path, notes: Path, name: str, first_unit: int) -> None:
         while True:
             number += 1
             try:
-                if number % 5 == 0:
+                if number % 8 == 0:
                     what = f"unit-{unit}"
+                    noted.add(TRIED, what)
                     status = _commit(store, unit)
                     unit += 1
                 else:

@@ -18,7 +18,6 @@ from typing import Any
 from unittest import mock
 
 from crash.operations import Points, watched
-from rmq_store.cli import main
 from rmq_store.replica import follow
 from rmq_store.replica.feed import Feed
 from rmq_store.replica.ha_connection import HAConnection
@@ -28,13 +27,17 @@ from .plan import HALF_FRAME, HALF_UNIT
 
 def run(aim: Path, arguments: list[str]) -> None:
     """Follow, and die at the point."""
+    from rmq_store.cli import main
+
     with feeding(aim, Path(arguments[-1])), mock.patch.object(sys, "argv", ["rmq", "follow", *arguments]):
         main()
 
 
 @contextlib.contextmanager
 def aimed(aim: Path, root: Path, stage: str) -> Iterator[Points]:
-    """In this block the process dies at the point that the file AIM names, of its work on the store at `root`."""
+    """In this block the process dies at the point that the file AIM names, of its work on the store at `root`. The
+    steps for a lone message have the names of the others: one append goes the one way, and the next one the other way.
+    """
     points = Points(root)
     points.stage = stage
 
@@ -45,7 +48,7 @@ def aimed(aim: Path, root: Path, stage: str) -> Iterator[Points]:
 
     signal.signal(signal.SIGUSR1, take_aim)
     take_aim()
-    with watched(points):
+    with watched(lambda operation, path: points(operation.removeprefix("lone "), path)):
         yield points
 
 
