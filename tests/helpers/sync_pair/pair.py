@@ -37,8 +37,8 @@ from .processes import Process
 from .writers import LATER, TOPIC, body_of
 
 CONFIG: Final = StoreConfig(1 << 17, 20 * 500, 100, 400)
-POINT_S: Final = 60.0
-"""A process that has not come to its point after so long never will."""
+POINT_S: Final = 300.0
+"""A guard against hanging only: on a machine that is busy, a process may get a hundredth of a processor."""
 
 _WARNED_BEFORE_TAKE_OVER: Final = 10
 

@@ -119,4 +119,6 @@ def _kill(pair: Pair, generation: Generation, done: Done) -> None:
     for event in generation.in_service:
         pair.run(event)
         is_done(event)
+        if len(done.names) >= KILLS:
+            return
     pair.take_over(generation.promotion, generation.rejoining, is_done)
