@@ -285,7 +285,7 @@ class Follower:
         feed.publish()
         self._settled.note(log.writing_page.appended_end)
         if self._as_slave:
-            # What this master has not sent again may be other bytes, which it would take for its own.
+            # Bytes that this master has not sent again may be other ones, which it would take for its own.
             self._vouched_end = min(flush_and_vouch(log), feed.position)
         self._progress(messages=feed.messages - self._fed)
         self._fed = feed.messages
