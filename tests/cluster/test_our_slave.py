@@ -36,9 +36,10 @@ COUNT = 40
 @pytest.mark.parametrize("version", VERSIONS)
 def test_clients_read_from_our_slave_of_a_master_that_is_away(version: str, new_name: NewName, tmp_path: Path) -> None:
     require_released(version)
-    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 1000, "brokerRole": "SYNC_MASTER"}
+    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 1000}
     root, group = tmp_path / "slave", new_name("readers")
-    with RocketmqCluster(version, properties=sizes) as brokers, Witness(brokers) as java:
+    sync = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "totalReplicas": 2}
+    with RocketmqCluster(version, properties=sizes, master_properties=sync) as brokers, Witness(brokers) as java:
         topic = brokers.create_topic(new_name("Orders"), 1)
         settings = ClusterSettings(name_servers=brokers.name_servers)
         with (

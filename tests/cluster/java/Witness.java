@@ -27,7 +27,9 @@ import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
@@ -53,7 +55,7 @@ import org.apache.rocketmq.remoting.RPCHook;
  *   batch      {topic, messages, brokerName, queueId}    one request for all of them
  *   begin      {topic, everyMs}                          sends 0, 1, 2 ... in the background, until
  *   end        {}                                        {acknowledged, failed, brokers}: numbers, errors, counts by broker
- *   push       {group, topic, strategy?, pop?}           joins a group from the first offset on: its client id
+ *   push       {group, topic, strategy?, pop?, ordered?} joins a group from the first offset on: its client id
  *   poll       {group, topic, strategy?}                 the same with a lite pull consumer, which polls in the background
  *   received   {count, timeoutMs}                        what the member has got, as soon as there are so many
  *   assigned   {topic}                                   the queues that the member has now: [broker name, queue id] of each
@@ -202,10 +204,17 @@ public final class Witness {
         member.setMqClientApiTimeout(ASK_TIMEOUT_MS);
         member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         member.subscribe(text(what, "topic"), "*");
-        member.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            messages.forEach(message -> received.add(seen(message)));
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        if (what.has("ordered")) {
+            member.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(message -> received.add(seen(message)));
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            member.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(message -> received.add(seen(message)));
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
         if (what.has("pop")) {
             // Brokers of 5.x divide the queues, and say that the group consumes by POP; 4.9 has no such method.
             DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(member, false);

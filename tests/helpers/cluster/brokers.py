@@ -36,7 +36,7 @@ AUTH_CREATE_USER, AUTH_CREATE_ACL = 3001, 3006
 class RocketmqCluster:
     """Name servers and broker groups; a context manager.
 
-    `groups` masters called broker-a, broker-b ..., each with `slaves`. `sync`: masters are SYNC_MASTER, and on 5.x
+    `groups` masters called broker-a, broker-b ..., each with `slaves`; 0: name servers alone. `sync`: masters are SYNC_MASTER, and on 5.x
     answer only when a slave has the message. `properties` are lines of every broker's settings, `master_properties` and
     `slave_properties` of these alone. `acl`: with these credentials and nobody else. `tls`: nothing without TLS.
     """
@@ -254,8 +254,9 @@ def _connected(port: int, count: int) -> bool:
 
 
 def _start(processes: list[JavaProcess]) -> None:
-    with ThreadPoolExecutor(len(processes)) as pool:
-        list(pool.map(JavaProcess.start, processes))
+    if processes:
+        with ThreadPoolExecutor(len(processes)) as pool:
+            list(pool.map(JavaProcess.start, processes))
 
 
 def _addresses(cluster_info: bytes) -> Iterator[tuple[tuple[str, int], str]]:

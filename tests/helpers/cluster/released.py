@@ -56,9 +56,7 @@ class Layout:
 
     def broker(self, name: str, broker_id: int, port: int, name_servers: str) -> JavaProcess:
         """A broker that is not started; 0 is the master."""
-        settings: dict[str, object] = {
-            **SETTINGS,
-            **self.properties,
+        own: dict[str, object] = {
             "brokerName": name,
             "brokerId": broker_id,
             "brokerRole": "SLAVE" if broker_id else ("SYNC_MASTER" if self.sync else "ASYNC_MASTER"),
@@ -68,6 +66,9 @@ class Layout:
             "storePathRootDir": "{directory}/store",
             "storePathCommitLog": "{directory}/store/commitlog",
         }
+        taken = own.keys() & self.properties.keys()
+        assert not taken, f"{taken} differ from broker to broker: say them in master_properties or slave_properties"
+        settings = {**SETTINGS, **self.properties, **own}
         if self.sync and not self.version.startswith("4."):
             settings |= {"inSyncReplicas": 2, "totalReplicas": 1 + self.slaves}
         files = {}

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from crash.conftest import fast_directory
-from helpers.cluster.kills.done import Done
-from helpers.cluster.kills.results import ROOT, sources_now
+from helpers.cluster.kills.done import DoneKills
 from helpers.sync_pair import plan
 from helpers.sync_pair.pair import Pair
 from helpers.sync_pair.plan import COUNTS, SHORT, Event, Generation, generations
@@ -26,7 +25,6 @@ from helpers.take_over_points import PROMOTE_POINTS, REJOIN_POINTS
 __all__ = ["fast_directory"]
 
 KILLS = int(os.environ.get("RMQ_HA_KILLS", str(sum(COUNTS.values()))))
-RESULTS = ROOT / "build" / "ha-kills"
 TESTED = (
     "storage/rmq_store/replica", "storage/rmq_store/log", "storage/rmq_store/server/ha",
     "storage/rmq_store/server/slave", "tests/helpers/sync_pair",
@@ -81,7 +79,7 @@ def test_a_slave_that_reports_before_it_stores_loses_what_was_acknowledged(fast_
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
 def test_five_hundred_kills_lose_nothing_that_was_answered_with_0(fast_directory: Path) -> None:
-    done = Done(RESULTS / f"{sources_now(directories=TESTED)}.jsonl")
+    done = DoneKills("ha-kills", "ours", TESTED)
     left = list(_left(done))
     for number in range(0, len(left), CHAIN):
         if len(done.names) >= KILLS:
@@ -100,14 +98,14 @@ def test_five_hundred_kills_lose_nothing_that_was_answered_with_0(fast_directory
         assert done.by_point() == COUNTS
 
 
-def _left(done: Done) -> Iterator[Generation]:
+def _left(done: DoneKills) -> Iterator[Generation]:
     for one in generations():
         in_service = tuple(event for event in one.in_service if event.name not in done.names)
         if in_service or {one.promotion.name, one.rejoining.name} - done.names:
             yield one._replace(in_service=in_service)
 
 
-def _kill(pair: Pair, generation: Generation, done: Done) -> None:
+def _kill(pair: Pair, generation: Generation, done: DoneKills) -> None:
     begun = time.monotonic()
 
     def is_done(event: Event) -> None:
