@@ -1,5 +1,5 @@
 """Java's groups, of push, ordered and POP members, go on at the slave that was made a master: what was acknowledged
-comes to each of them, and what comes twice is counted.
+comes to each of them, and what comes twice is counted, in a file below build/groups-go-on.
 """
 
 from __future__ import annotations
@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from helpers.cluster.asking import Connection
+from helpers.cluster.done_kills import DoneKills
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.replicated.pairs import Pair, pair_of
@@ -25,7 +25,8 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 
 TOPIC = "Orders"
 MESSAGES = 150
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
+TESTED = ("storage/rmq_store/replica", "storage/rmq_store/server")
 GROUPS = {"pushers": {}, "ordered": {"ordered": True}, "poppers": {"pop": True}}
 """Name of a group, and what its member asks for."""
 
@@ -36,9 +37,10 @@ GROUPS = {"pushers": {}, "ordered": {"ordered": True}, "poppers": {"pop": True}}
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_javas_groups_go_on_at_the_slave_that_became_the_master(
-    version: str, pair: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    version: str, pair: str, tmp_path: Path
 ) -> None:
     require_released(version)
+    figures = DoneKills("groups-go-on", f"{pair} {version}", TESTED)
     wanted = {name: given for name, given in GROUPS.items() if not (version.startswith("4.") and "pop" in given)}
     with pair_of(pair, version, tmp_path / "pair", TOPIC) as brokers, ExitStack() as members:
         if "poppers" in wanted:
@@ -61,9 +63,8 @@ def test_javas_groups_go_on_at_the_slave_that_became_the_master(
             await_bodies(member, acknowledged, f"{name} after")
         for name, member in groups.items():
             got = deliveries(member)
-            repeats = Counter(body for _, body in got).total() - len({body for _, body in got})
-            record_property(f"{pair} {version} {name}", f"{len(got)} deliveries, {repeats} repeats")
-            print(f"{pair} {version} {name}: {len(acknowledged)} acknowledged, {len(got)} deliveries, {repeats} repeats")
+            repeats = len(got) - len({body for _, body in got})
+            figures.note(name, acknowledged=len(acknowledged), deliveries=len(got), repeats=repeats)
             assert not {body for body, count in Counter(got).items() if count > 1 and body[1].startswith(b"after")}
         in_order(deliveries(groups["ordered"]))
 

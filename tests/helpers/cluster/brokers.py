@@ -36,9 +36,10 @@ AUTH_CREATE_USER, AUTH_CREATE_ACL = 3001, 3006
 class RocketmqCluster:
     """Name servers and broker groups; a context manager.
 
-    `groups` masters called broker-a, broker-b ..., each with `slaves`; 0: name servers alone. `sync`: masters are SYNC_MASTER, and on 5.x
-    answer only when a slave has the message. `properties` are lines of every broker's settings, `master_properties` and
-    `slave_properties` of these alone. `acl`: with these credentials and nobody else. `tls`: nothing without TLS.
+    `groups` masters called broker-a, broker-b ..., each with `slaves`; 0: name servers alone. `sync`: masters are
+    SYNC_MASTER, and on 5.x answer only when a slave has the message. `properties` are lines of every broker's settings,
+    `master_properties` and `slave_properties` of these alone. `acl`: with these credentials and nobody else. `tls`:
+    nothing without TLS.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 from rmq_store.cli import main
 from rmq_store.cli.maintenance import broker
@@ -32,7 +33,8 @@ def serve() -> None:
         if not child:
             begin(log, arguments)
         children.append(child)
-        print(child, flush=True)
+        sys.stdout.write(f"{child}\n")
+        sys.stdout.flush()
     for child in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
@@ -41,7 +43,7 @@ def serve() -> None:
 def begin(log: str, arguments: list[str]) -> None:
     """The rest of the life of a child."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with open(log, "ab") as out, open(os.devnull, "rb") as nothing:
+    with Path(log).open("ab") as out, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)

@@ -120,7 +120,8 @@ class JavaMaster(Pair):
         sync: dict[str, object] = {"brokerRole": "SYNC_MASTER"}
         if not self.version.startswith("4."):
             sync |= {"inSyncReplicas": 2, "totalReplicas": 2}
-        self.cluster = self._ends.enter_context(RocketmqCluster(self.version, properties=_SIZES, master_properties=sync))
+        cluster = RocketmqCluster(self.version, properties=_SIZES, master_properties=sync)
+        self.cluster = self._ends.enter_context(cluster)
         self.cluster.create_topic(self.topic, QUEUES)
         self.master = self.cluster.broker()
         self.proxy = self._ends.enter_context(HAProxy(f"{HOST}:{self.master.port + 1}"))

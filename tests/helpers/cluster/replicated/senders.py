@@ -26,8 +26,8 @@ class Senders:
     """A context manager. Each of several clients sends one message after another, and sends one again that was not
     answered, as producers do.
 
-    `acknowledged`: what was answered with 0, by the start of the bodies: `name`, sender and number. `codes` counts the answers. `repeated`: messages that were sent
-    more than once.
+    `acknowledged`: what was answered with 0, by the start of the bodies: `name`, sender and number. `codes` counts the
+    answers. `repeated`: messages that were sent more than once.
     """
 
     def __init__(self, address: str, topic: str, name: str = "") -> None:
