@@ -39,6 +39,8 @@ class Server(ABC):
     system_user: ClassVar[str | None]
     client: ClassVar[str]
     stop_signal: ClassVar[int]
+    start_s: ClassVar[float] = START_S
+    """So long it may take to answer after its start."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -125,7 +127,7 @@ class Server(ABC):
             if self._ask("status") == "running":
                 return
             self._pid = int(self._ask("start"))
-            deadline_s = time.monotonic() + START_S
+            deadline_s = time.monotonic() + self.start_s
             while True:
                 try:
                     self._connect_once()
@@ -135,7 +137,7 @@ class Server(ABC):
                         raise ServerError(f"{self.name} ended at its start. {self._last_words()}") from error
                     if time.monotonic() > deadline_s:
                         raise ServerError(
-                            f"{self.name} does not answer after {START_S:.0f} s. {self._last_words()}"
+                            f"{self.name} does not answer after {self.start_s:.0f} s. {self._last_words()}"
                         ) from error
                 time.sleep(_POLL_S)
 

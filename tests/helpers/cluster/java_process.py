@@ -30,6 +30,8 @@ class JavaProcess(Server):
     system_user = None
     client = "rmq_store"
     stop_signal = signal.SIGTERM
+    # A JVM needs seconds of a processor, and a machine that tests other things, too, may not have them for minutes.
+    start_s = 400.0
 
     def __init__(
         self, name: str, version: str, main: str, port: int, *, heap: str, files: Mapping[str, str],
