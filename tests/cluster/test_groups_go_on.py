@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from helpers.cluster.asking import Connection
-from helpers.cluster.done_kills import DoneKills
+from helpers.cluster.kills.done import DoneKills
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.replicated.pairs import Pair, pair_of

@@ -14,7 +14,7 @@ import pytest
 
 from helpers.cluster import requests
 from helpers.cluster.asking import Connection
-from helpers.cluster.done_kills import DoneKills
+from helpers.cluster.kills.done import DoneKills
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.replicated.pairs import pair_of

@@ -11,22 +11,17 @@ RMQ_REPLICATED_KILLS says how many of each pair and version.
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
-from helpers.cluster.kills.done import DoneKills
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.java_process import VERSIONS
-from helpers.cluster.replicated.plan import COUNTS, OUR_MASTER, PAIRS, SHORT, Event, events
+from helpers.cluster.replicated.plan import COUNTS, OUR_MASTER, PAIRS, SHORT, Event
+from helpers.cluster.replicated.run import run
 from helpers.cluster.replicated.scene import Scene
 
 KILLS = int(os.environ.get("RMQ_REPLICATED_KILLS", "100"))
-TESTED = (
-    "storage/rmq_store/replica", "storage/rmq_store/log", "storage/rmq_store/server/ha",
-    "storage/rmq_store/server/slave", "tests/helpers/cluster/replicated",
-)  # fmt: skip
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -45,17 +40,7 @@ def test_a_java_slave_has_what_was_acknowledged_whatever_dies(version: str, tmp_
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_hundred_kills_lose_nothing_that_was_acknowledged(version: str, pair: str, tmp_path: Path) -> None:
     require_released(version)
-    done = DoneKills("replicated-kills", f"{pair} {version}", TESTED)
-    for generation, planned in enumerate(events(pair, version)):
-        left = [event for event in planned if event.name not in done.names][: KILLS - len(done.names)]
-        if not left:
-            continue
-        with Scene(pair, version, tmp_path / str(generation), "Killed", generation) as scene:
-            for event in left:
-                begun = time.monotonic()
-                scene.run(event)
-                done.add(event.name, time.monotonic() - begun)
-            done.note("generation", generation=generation, **scene.finish())
+    done = run(pair, version, KILLS, tmp_path)
     assert len(done.names) >= KILLS
     if KILLS == sum(COUNTS[pair].values()):
         assert done.by_point() == COUNTS[pair]

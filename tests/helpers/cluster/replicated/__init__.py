@@ -7,4 +7,5 @@
     pairs      a SYNC_MASTER and its slave, with a proxy between
     witness    the records of a log, read without anything of ours
     scene      kills one after another, and the look at the slave's directory after each
+    run        all kills of a pair
 """
