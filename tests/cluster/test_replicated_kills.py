@@ -24,6 +24,8 @@ from helpers.cluster.replicated.scene import Scene
 KILLS = int(os.environ.get("RMQ_REPLICATED_KILLS", "100"))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_java_slave_has_what_was_acknowledged_whatever_dies(version: str, tmp_path: Path) -> None:
     require_released(version)
