@@ -96,6 +96,7 @@ class Pair:
         further ones of `rmq broker run`, if it is ours.
         """
         self.slave.stop()
+        self.cluster.await_gone(("broker-a", 0))  # a name server that knows another master refuses this one
         if isinstance(self.slave, JavaProcess):
             self.slave.configure(brokerId=0, brokerRole="ASYNC_MASTER")
         else:
