@@ -17,6 +17,7 @@ import pytest
 
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.java_process import VERSIONS
+from helpers.cluster.replicated.pairs import pair_of
 from helpers.cluster.replicated.plan import COUNTS, OUR_MASTER, PAIRS, SHORT, Event
 from helpers.cluster.replicated.run import run
 from helpers.cluster.replicated.scene import Scene
@@ -29,7 +30,7 @@ KILLS = int(os.environ.get("RMQ_REPLICATED_KILLS", "100"))
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_java_slave_has_what_was_acknowledged_whatever_dies(version: str, tmp_path: Path) -> None:
     require_released(version)
-    with Scene(OUR_MASTER, version, tmp_path / "pair", "Killed") as scene:
+    with Scene(pair_of(OUR_MASTER, version, tmp_path / "pair", "Killed")) as scene:
         for point in SHORT:
             scene.run(Event(OUR_MASTER, version, point, 0))
         figures = scene.finish()

@@ -13,6 +13,7 @@ from typing import Final
 
 from helpers.cluster.kills.done import DoneKills
 
+from .pairs import pair_of
 from .plan import events
 from .scene import Scene
 
@@ -29,7 +30,8 @@ def run(pair: str, version: str, kills: int, directory: Path) -> DoneKills:
         left = [event for event in planned if event.name not in done.names][: max(kills - len(done.names), 0)]
         if not left:
             continue
-        with Scene(pair, version, directory / str(generation), "Killed", generation) as scene:
+        brokers = pair_of(pair, version, directory / str(generation), "Killed")
+        with Scene(brokers, generation) as scene:
             for event in left:
                 begun = time.monotonic()
                 scene.run(event)

@@ -18,7 +18,7 @@ from rmq_store import Store
 from rmq_store.server.broker_server import BrokerServer
 
 from . import plan
-from .pairs import CONFIG, SEGMENT_BYTES, pair_of
+from .pairs import CONFIG, SEGMENT_BYTES, Pair
 from .plan import Event
 from .senders import QUEUES, Senders
 from .witness import LogWitness
@@ -33,11 +33,11 @@ _STANDS_S: Final = 1.6
 class Scene:
     """One generation: a new pair, and clients that send to its master. A context manager."""
 
-    def __init__(self, pair: str, version: str, directory: Path, topic: str, generation: int = 0) -> None:
-        self._pair = pair_of(pair, version, directory, topic)
-        self._topic = topic
+    def __init__(self, pair: Pair, generation: int = 0) -> None:
+        self._pair = pair
+        self._topic = pair.topic
         self._generation = generation
-        self._chance = random.Random(f"{topic} {generation}")
+        self._chance = random.Random(generation)
         self._on_slave: Counter[bytes] = Counter()
         self.senders: Senders
 
