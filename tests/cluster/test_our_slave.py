@@ -38,9 +38,9 @@ def test_clients_read_from_our_slave_of_a_master_that_is_away(version: str, new_
     require_released(version)
     sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 1000}
     root, group = tmp_path / "slave", new_name("readers")
-    sync = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "totalReplicas": 2}
+    sync = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "totalReplicas": 2, "slaveTimeout": 10_000}
     with RocketmqCluster(version, properties=sizes, master_properties=sync) as brokers, Witness(brokers) as java:
-        topic = brokers.create_topic(new_name("Orders"), 1)
+        topic, ready = (brokers.create_topic(new_name(name), 1) for name in ("Orders", "Ready"))
         settings = ClusterSettings(name_servers=brokers.name_servers)
         with (
             Master(settings, broker="broker-a") as master,
@@ -50,8 +50,8 @@ def test_clients_read_from_our_slave_of_a_master_that_is_away(version: str, new_
             Cluster(settings) as cluster,
         ):
             with brokers.connect() as asked:
-                for number in range(COUNT):  # a SYNC_MASTER of 4.x answers 0 when a slave has it, and that is ours
-                    until(lambda: slave._feeding.follower.progress.is_connected, "the slave is not connected")
+                until(lambda: requests.send(asked, ready).code == 0, "the master counts no slave")
+                for number in range(COUNT):  # a SYNC_MASTER answers 0 when a slave has it, and that is ours
                     assert requests.send(asked, topic, body=b"%d" % number).code == 0
                 requests.await_end(asked, topic, COUNT)
                 assert requests.heartbeat(asked, "client@1", group, topic).code == 0  # the group is there then
