@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from helpers.cluster.brokers import RocketmqCluster
-from helpers.cluster.kills.done import DoneKills
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.followed.plan import COUNTS, SHORT, Event, events
 from helpers.cluster.followed.scene import SMALL, Scene
 from helpers.cluster.java_process import VERSIONS
+from helpers.cluster.kills.done import DoneKills
 from rmq_store import StoreConfig
 
 NewName = Callable[[str], str]

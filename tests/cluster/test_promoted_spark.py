@@ -14,9 +14,9 @@ import pytest
 
 from helpers.cluster import requests
 from helpers.cluster.asking import Connection
-from helpers.cluster.kills.done import DoneKills
 from helpers.cluster.fixtures import require_released
 from helpers.cluster.java_process import VERSIONS
+from helpers.cluster.kills.done import DoneKills
 from helpers.cluster.replicated.pairs import pair_of
 from helpers.cluster.replicated.plan import PAIRS
 from helpers.cluster.replicated.senders import QUEUES, Senders

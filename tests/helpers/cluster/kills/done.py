@@ -12,8 +12,8 @@ from helpers.cluster.kills.results import ROOT, sources_now
 
 
 class DoneKills:
-    """A file below build/`directory`. `what`: of which brokers, the start of each kill's name; `tested`: the directories
-    with the sources.
+    """A file below build/`directory`. `what`: of which brokers, the start of each kill's name; `tested`: directories of
+    the sources.
     """
 
     def __init__(self, directory: str, what: str, tested: tuple[str, ...]) -> None:
