@@ -149,7 +149,9 @@ class LogComparison:
         """
         self._wait_until_settled(at)
         begin, heartbeats = at or FROM_START, 0
-        with HAConnection(settings.ha_address, self._master.settings, begin, lambda: begin) as connection:
+        with HAConnection(
+            settings.ha_address, self._master.settings, begin, lambda: begin, tls=settings.ha_tls
+        ) as connection:
             while at < high:
                 try:
                     for offset, data in connection.transfers(_WAIT_S):

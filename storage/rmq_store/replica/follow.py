@@ -222,6 +222,7 @@ class Follower:
         return HAConnection(
             settings.ha_address, self._master.settings, begin,
             partial(self._durable_end, begin) if self._as_slave else lambda: begin, prompt=self._as_slave,
+            tls=settings.ha_tls,
         )  # fmt: skip
 
     def _receive(self, connection: HAConnection, settings: MasterSettings, begin: int | None) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import select
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Final, Self
 
 from rmq_store import real_time
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError
 from rmq_store.remoting.transport.connector import Connector, reason_of
-from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
+from rmq_store.remoting.transport.tls import make_context
 from rmq_store.replica.wire import TransferParser, encode_report
 
 REPORT_INTERVAL_S: Final = 5.0
@@ -20,12 +22,15 @@ SILENCE_S: Final = 20.0
 
 RECEIVE_BYTES: Final = 1 << 20
 
+# The next call goes on: with the same bytes, as TLS wants it.
+_NOT_YET: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
 
 class HAConnection:
     """A connection that is dialled by `connect`. One buffer is received into again and again.
 
     `first_report` says where transfers begin; `report` gives what is reported later, every REPORT_INTERVAL_S; with
-    `prompt` also as soon as it is another offset.
+    `prompt` also as soon as it is another offset. `tls`: the port takes TLS, with these settings.
     """
 
     def __init__(
@@ -36,6 +41,7 @@ class HAConnection:
         report: Callable[[], int],
         *,
         prompt: bool = False,
+        tls: TlsSettings | None = None,
         timer: Callable[[], float] = real_time.monotonic,
     ) -> None:
         self.address = address
@@ -43,14 +49,18 @@ class HAConnection:
         self._prompt = prompt
         self._reported = first_report
         self._timer = timer
-        self._socket = Connector(address, settings, None).connect()
+        self._socket = Connector(address, settings, make_context(tls) if tls is not None else None).connect()
         self._parser = TransferParser(address)
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._heard_at = self._reported_at = timer()
         self._unsent = encode_report(first_report)
-        self._send()
+        try:
+            self._send()
+        except BaseException:
+            self.close()
+            raise
 
     def transfers(self, wait_s: float) -> Iterator[tuple[int, memoryview]]:
         """(offset in the log, bytes) of what has come, or comes within `wait_s`; for a heartbeat no bytes; nothing if
@@ -73,7 +83,7 @@ class HAConnection:
             return
         try:
             count = self._socket.recv_into(self._buffer)
-        except (BlockingIOError, InterruptedError):
+        except _NOT_YET:
             return
         except OSError as error:
             raise RemotingError(f"{self.address}: the connection to the master ended: {reason_of(error)}") from error
@@ -88,7 +98,7 @@ class HAConnection:
             return
         try:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
-        except (BlockingIOError, InterruptedError):
+        except _NOT_YET:
             return
         except OSError as error:
             raise RemotingConnectError(f"{self.address}: no report can be sent: {reason_of(error)}") from error

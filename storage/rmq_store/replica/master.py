@@ -30,7 +30,7 @@ from rmq_store.remoting.questions.brokers import (
     read_ha_address,
     read_runtime_info,
 )
-from rmq_store.remoting.transport.settings import ClusterSettings, parse_address
+from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, parse_address
 
 # They decide the form of the files, and when delayed messages are due: a replica has its master's.
 _TAKEN: Final = (
@@ -42,6 +42,9 @@ _OF_ROCKETMQ: Final = {
     "brokerClusterName": "DefaultCluster", "mappedFileSizeCommitLog": "1073741824",
     "mappedFileSizeConsumeQueue": "6000000",
 }  # fmt: skip
+HA_TLS: Final = "haTlsEnable"
+"""A setting of ours: the HA port takes TLS only. RocketMQ has no TLS there."""
+
 _OTHER_HA: Final = {
     "enableDLegerCommitLog": "it keeps its log with DLedger",
     "enableControllerMode": "it replicates with AutoSwitchHA (controller mode)",
@@ -57,12 +60,15 @@ class LogEnds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """A master's answer to 26: its names, its HA address, and the settings of a replica of it."""
+    """A master's answer to 26: its names, its HA address, and the settings of a replica of it. `ha_tls`: of the way to
+    its HA port, which takes TLS; None: it has none.
+    """
 
     cluster: str
     broker: str
     ha_address: str
     config: StoreConfig
+    ha_tls: TlsSettings | None = None
 
 
 class Master:
@@ -135,7 +141,7 @@ class Master:
             RemotingError: the broker does not answer, or with settings that no broker has.
             MQBrokerError: it refuses: 26 needs the right to administer it, and no `broker_conf` was given.
             StoreKindError: it replicates in a way that this engine does not speak.
-            UsageError: the broker is a slave.
+            UsageError: the broker is a slave, or its HA port takes TLS and the way to it has none.
         """
         given = self.ask(ask_broker_config())
         settings = self._settings_of(given)
@@ -144,6 +150,11 @@ class Master:
                 raise StoreKindError(self.broker_name, f"{reason}: only a master with DefaultHA is followed", name)
         if settings.get("brokerId", "0") != "0":
             raise UsageError(f"broker {self.broker_name} at {self.address()} is a slave; the address of its master?")
+        if settings.get(HA_TLS) == "true" and self.settings.tls is None:
+            raise UsageError(
+                f"the HA port of broker {self.broker_name} takes TLS only ({HA_TLS}), and there are no settings of TLS "
+                "for the way to it: say --tls, and --tls-ca-file; a slave that is served, --name-server-tls"
+            )
         try:
             taken = parse_settings({name: settings[name] for name in _TAKEN if name in settings}, self.broker_name)
             # MessageStoreConfig#getMappedFileSizeConsumeQueue rounds up to whole entries.
@@ -158,7 +169,8 @@ class Master:
             )
         except (ValueError, TypeError, KeyError) as error:
             raise RemotingCommandError(f"broker {self.broker_name} tells settings that none has: {error}") from error
-        return MasterSettings(settings.get("brokerClusterName", ""), broker, self._ha_address(settings), config)
+        ha_tls = self.settings.tls if settings.get(HA_TLS) == "true" else None
+        return MasterSettings(settings.get("brokerClusterName", ""), broker, self._ha_address(settings), config, ha_tls)
 
     def _settings_of(self, given: Given) -> Mapping[str, str]:
         """Those of an answer to 26, or of `broker_conf` if the broker refuses it for want of rights."""

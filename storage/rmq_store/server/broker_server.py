@@ -232,7 +232,7 @@ class BrokerServer:
         shared = Parts(
             served, self._pools, self._offsets, self._members, self._locks, self._pulls, self._pops, notifications,
             ReceiptProcessor(served, self._freed), self._transactions, self.routes, self._stored,
-            SlaveTables(served, self._offsets, self.ha_address), self._hold,
+            SlaveTables(served, self._offsets, self.ha_address), self._hold, {} if ha is None else ha.told(),
         )  # fmt: skip
         self._dispatcher = Dispatcher(services(shared), RequestCheck(self.store, self._users, is_admin=self._is_admin))
         for holds, pool, again in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -98,6 +99,7 @@ class Parts:
     on_stored: OnStored
     slaves: SlaveTables
     hold: Hold | None
+    own_settings: Mapping[str, int | bool | str]
 
 
 def services(parts: Parts) -> dict[int, Service]:
@@ -129,7 +131,7 @@ def services(parts: Parts) -> dict[int, Service]:
             "resets": Resets(served, members, offsets),
             "questions": MemberQuestions(served, members),
             "member_offsets": MemberOffsets(members),
-            "settings": Settings(served),
+            "settings": Settings(served, parts.own_settings),
             "rates": Rates(served),
             "queue_entries": QueueEntries(served, members),
             "cleaning": Cleaning(served, offsets),

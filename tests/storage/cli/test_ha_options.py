@@ -32,6 +32,8 @@ LISTEN = ("--listen", "127.0.0.1:0")
         ((*LISTEN, "--ha-listen", "127.0.0.1:0", "--ha-advertise", "0.0.0.0:10912"), "cannot advertise"),
         ((*LISTEN, "--ha-listen", "slave:1"), "slave"),
         ((*LISTEN, "--role", "MASTER"), "SYNC_MASTER"),
+        ((*LISTEN, "--ha-tls"), "--ha-listen"),
+        ((*LISTEN, "--ha-listen", "127.0.0.1:0", "--ha-tls"), "say --tls-cert and --tls-key"),
     ],
 )
 def test_options_that_do_not_fit_each_other_are_refused(tmp_path: Path, given: tuple[str, ...], says: str) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""The type of an option that names a file which is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ _USERS: Final = (
     click.option(
         "--acl",
         metavar="FILE",
-        type=_FILE,
+        type=FILE,
         help="Users and their rights, as TOML: docs/server.md has the form. Each request must be signed by one of "
         "them. It is read again when it changes.",
     ),
@@ -104,14 +105,14 @@ _TLS: Final = (
     click.option(
         "--tls-cert",
         metavar="FILE",
-        type=_FILE,
+        type=FILE,
         help="The server's certificate with its chain, as PEM. Clients without TLS are refused then.",
     ),
-    click.option("--tls-key", metavar="FILE", type=_FILE, help="The key of --tls-cert, as PEM, without a password."),
+    click.option("--tls-key", metavar="FILE", type=FILE, help="The key of --tls-cert, as PEM, without a password."),
     click.option(
         "--tls-client-ca",
         metavar="FILE",
-        type=_FILE,
+        type=FILE,
         help="Authorities, as PEM: clients must show a certificate that one of them has signed.",
     ),
 )

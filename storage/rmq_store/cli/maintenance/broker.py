@@ -183,7 +183,7 @@ def run(
             root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls.files(),
             advertise=advertise, name_servers=name_servers.settings(), vip_channel=vip,
             grpc_port=grpc.port, grpc_tls_port=grpc.tls_port, grpc_certificate=grpc.certificate(told_host),
-            ha=ha.settings(role),
+            ha=ha.settings(role, access.tls.files()),
         ) as server,
         written_address(port_file, server.address),
     ):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from rmq_store.cli.maintenance.access_options import FILE
 from rmq_store.cli.maintenance.grpc_options import Address, listen_address
 from rmq_store.cli.maintenance.role_option import SYNC_MASTER
 from rmq_store.errors import UsageError
@@ -16,6 +19,7 @@ from rmq_store.lazy.dataclasses import dataclass
 if TYPE_CHECKING:
     from rmq_store.server.broker_server import BrokerServer
     from rmq_store.server.ha.settings import HASettings
+    from rmq_store.server.transport.tls import TlsFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,22 +33,25 @@ class HA:
     advertise: str | None
     in_sync_replicas: int
     slave_timeout_ms: int | None
+    tls: bool
+    client_ca: Path | None
 
     @property
     def is_given(self) -> bool:
         """Whether any of the options was given."""
-        return bool(
-            self.address or self.allow or self.advertise or self.in_sync_replicas or self.slave_timeout_ms is not None
-        )
+        return self != _NOTHING
 
-    def settings(self, role: str) -> HASettings | None:
-        """The argument of a master's server; None: it has no slaves. UsageError: the options do not fit each other."""
+    def settings(self, role: str, server_tls: TlsFiles | None) -> HASettings | None:
+        """The argument of a master's server, whose clients see `server_tls`; None: it has no slaves. UsageError: the
+        options do not fit each other.
+        """
         if self.address is None:
             if self.is_given or role == SYNC_MASTER:
                 raise UsageError("--role, --ha-allow and their like are about slaves, which connect to --ha-listen")
             return None
         if role != SYNC_MASTER and (self.in_sync_replicas or self.slave_timeout_ms is not None):
             raise UsageError("--in-sync-replicas and --slave-timeout are about sends that wait: say --role SYNC_MASTER")
+        tls = self._tls(server_tls)
         from rmq_store.log.broker_role import BrokerRole
         from rmq_store.log.replication import SLAVE_TIMEOUT_MS
         from rmq_store.server.broker_server import advertised
@@ -54,12 +61,23 @@ class HA:
             host=self.address[0], port=self.address[1], role=BrokerRole[role],
             advertised=advertised(self.advertise) if self.advertise else "",
             allowed=AllowedPeers.parse(self.allow), in_sync_replicas=self.in_sync_replicas,
-            slave_timeout_ms=SLAVE_TIMEOUT_MS if self.slave_timeout_ms is None else self.slave_timeout_ms,
+            slave_timeout_ms=SLAVE_TIMEOUT_MS if self.slave_timeout_ms is None else self.slave_timeout_ms, tls=tls,
         )  # fmt: skip
+
+    def _tls(self, server_tls: TlsFiles | None) -> TlsFiles | None:
+        if not self.tls and self.client_ca is None:
+            return None
+        if server_tls is None:
+            raise UsageError("--ha-tls uses the certificate that clients see: say --tls-cert and --tls-key")
+        return server_tls if self.client_ca is None else replace(server_tls, client_ca_file=self.client_ca)
 
     def places(self, server: BrokerServer, role: str) -> str:
         """The part of the command's first line about slaves."""
-        return f", {role}, slaves at {server.ha_address}" if server.ha_address else ""
+        over = " over TLS" if self.tls or self.client_ca is not None else ""
+        return f", {role}, slaves at {server.ha_address}{over}" if server.ha_address else ""
+
+
+_NOTHING: Final = HA(None, (), None, 0, None, tls=False, client_ca=None)
 
 
 def ha_options(command: F) -> F:
@@ -73,9 +91,14 @@ def ha_options(command: F) -> F:
         ha_advertise: str | None,
         in_sync_replicas: int,
         slave_timeout: int | None,
+        ha_tls: bool,
+        ha_tls_client_ca: Path | None,
         **rest: Any,
     ) -> Any:
-        return command(*args, ha=HA(ha_address, ha_allow, ha_advertise, in_sync_replicas, slave_timeout), **rest)
+        given = HA(
+            ha_address, ha_allow, ha_advertise, in_sync_replicas, slave_timeout, tls=ha_tls, client_ca=ha_tls_client_ca
+        )
+        return command(*args, ha=given, **rest)
 
     for option in reversed(_OPTIONS):
         with_ha = option(with_ha)
@@ -102,6 +125,18 @@ _OPTIONS: Final = (
         "--ha-advertise",
         metavar="HOST:PORT",
         help="Tell slaves this address instead of --ha-listen.",
+    ),
+    click.option(
+        "--ha-tls",
+        is_flag=True,
+        help="Slaves connect over TLS only, with the certificate of --tls-cert. Those of RocketMQ cannot.",
+    ),
+    click.option(
+        "--ha-tls-client-ca",
+        metavar="FILE",
+        type=FILE,
+        help="As --ha-tls, and slaves must show a certificate of these authorities (PEM). Without --ha-allow they may "
+        "have any address then.",
     ),
     click.option(
         "--in-sync-replicas",

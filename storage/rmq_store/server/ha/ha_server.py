@@ -26,6 +26,8 @@ from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.replication import Replication
 from rmq_store.server.ha.settings import HASettings
 from rmq_store.server.ha.slave_connection import ConnectionLost, SlaveConnection
+from rmq_store.server.ha.slave_link import PlainLink, SlaveLink, TlsLink
+from rmq_store.server.transport.tls import server_context
 
 _log: Final = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class HAServer:
     none is connected. `on_replicated(now)` is called in its thread when slaves have more, and every 0.1 s.
 
     Raises:
-        UsageError: the address cannot be listened at.
+        UsageError: the address cannot be listened at, or a file of TLS cannot be used.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class HAServer:
         self._settings = settings
         self._on_replicated = on_replicated
         self.replication = Replication(log)
+        self._tls = server_context(settings.tls) if settings.tls is not None else None
         self._listener = _listening(settings.host, settings.port)
         host, port = self._listener.getsockname()[:2]
         self.address = settings.advertised or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -183,18 +186,28 @@ class HAServer:
                 self._report("", f"no slave can connect: {error.strerror}", True)
                 return
             host, address = peer[0], f"{peer[0]}:{peer[1]}"
-            if not self._settings.allowed.has(host):
+            if not self._settings.allows(host):
                 self._report(host, f"{address} is refused: --ha-allow does not name {host}", True)
                 link.close()
             elif len(self._slaves) >= self._settings.connections_max:
                 self._report(host, f"{address} is refused: {len(self._slaves)} slaves are connected", True)
                 link.close()
             else:
-                link.setblocking(False)
-                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._slaves[link.fileno()] = SlaveConnection(link, address, self._store_log, self._settings, now)
-                self._epoll.register(link, select.EPOLLIN)
-                _log.info("%s: slave %s has connected", self._store_log.root, address)
+                self._begin(link, address, now)
+
+    def _begin(self, link: socket.socket, address: str, now: float) -> None:
+        fd = link.fileno()  # TLS keeps it
+        try:
+            link.setblocking(False)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secured: SlaveLink = PlainLink(link) if self._tls is None else TlsLink(link, self._tls)
+        except OSError as error:  # it is gone already
+            link.close()
+            _log.info("%s: slave %s has gone: %s", self._store_log.root, address, error.strerror or error)
+            return
+        self._slaves[fd] = SlaveConnection(secured, address, self._store_log, self._settings, now)
+        self._epoll.register(fd, select.EPOLLIN)
+        _log.info("%s: slave %s has connected", self._store_log.root, address)
 
     def _end(self, fd: int) -> None:
         slave = self._slaves.pop(fd)

@@ -10,6 +10,8 @@ from rmq_store.errors import UsageError
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.broker_role import BrokerRole
 from rmq_store.log.replication import SLAVE_TIMEOUT_MS
+from rmq_store.replica.master import HA_TLS
+from rmq_store.server.transport.tls import TlsFiles
 
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -21,6 +23,9 @@ HOUSEKEEPING_S: Final = 20.0
 
 TRANSFER_BYTES: Final = 256 << 10
 """haTransferBatchSize. Java's has 32 KiB; its slaves read 4 MiB at a time, and each transfer costs the same."""
+
+HANDSHAKE_S: Final = 10.0
+"""As for clients of the listener."""
 
 FALLBEHIND_BYTES_MAX: Final = 256 << 20
 """haSlaveFallbehindMax, haMaxGapNotInSync: a slave that is further behind does not count."""
@@ -60,6 +65,9 @@ class HASettings:
     `role`: ASYNC_MASTER or SYNC_MASTER. `in_sync_replicas` 0: the rules of 4.x; n: those of inSyncReplicas of 5.x, the
     master included. `slave_timeout_ms`: for how long a send waits. Connections over `connections_max` are refused.
 
+    `tls`: the port takes TLS only, so slaves of RocketMQ are refused. With `client_ca_file` slaves show a certificate
+    of theirs; then every address may connect if `allowed` names none.
+
     Raises:
         UsageError: another role, an address that other machines reach without `allowed` networks, or a number below 0.
     """
@@ -75,20 +83,36 @@ class HASettings:
     transfer_bytes: int = TRANSFER_BYTES
     heartbeat_s: float = HEARTBEAT_S
     housekeeping_s: float = HOUSEKEEPING_S
+    handshake_s: float = HANDSHAKE_S
     connections_max: int = 200
+    tls: TlsFiles | None = None
 
     @property
     def waits_for_slaves(self) -> bool:
         """Whether sends wait. With inSyncReplicas=1 the master alone is enough (5.x)."""
         return self.role is BrokerRole.SYNC_MASTER and self.in_sync_replicas != 1
 
+    def told(self) -> dict[str, int | bool | str]:
+        """What an answer to 26 says of them."""
+        return {"brokerRole": self.role.name, HA_TLS: self.tls is not None}
+
+    def allows(self, address: str) -> bool:
+        """Whether the peer with this IP address may connect."""
+        return self.allowed.has(address) or (self._asks_certificates and not self.allowed.networks)
+
+    @property
+    def _asks_certificates(self) -> bool:
+        return self.tls is not None and self.tls.client_ca_file is not None
+
     def __post_init__(self) -> None:
         if self.role is BrokerRole.SLAVE:
             raise UsageError("a slave has no HA port: its slaves would have to ask another master")
         if min(self.in_sync_replicas, self.slave_timeout_ms) < 0:
             raise UsageError("inSyncReplicas and slaveTimeout must not be negative")
-        if not ipaddress.ip_address(self.host).is_loopback and not self.allowed.networks:
+        is_open = not ipaddress.ip_address(self.host).is_loopback
+        if is_open and not self.allowed.networks and not self._asks_certificates:
             raise UsageError(
                 f"--ha-listen {self.host}: other machines reach this address, and whoever does may copy the whole log. "
-                "The HA port of RocketMQ has no authentication: name the slaves with --ha-allow"
+                "The HA port of RocketMQ has no authentication: name the slaves with --ha-allow, or ask them for "
+                "certificates (--ha-tls-client-ca)"
             )

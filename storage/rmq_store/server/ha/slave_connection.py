@@ -6,15 +6,18 @@ that refuses or is given up raises `ConnectionLost`, with a reason for the log.
 
 from __future__ import annotations
 
-import socket
+import ssl
 from typing import Final
 
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.protocol.errors import RemotingError
-from rmq_store.replica.wire import FROM_LAST_SEGMENT, ReportParser, encode_transfer
+from rmq_store.remoting.transport.connector import reason_of
+from rmq_store.replica.wire import FROM_LAST_SEGMENT, FROM_START, ReportParser, encode_report, encode_transfer
 from rmq_store.server.ha.settings import HASettings
+from rmq_store.server.ha.slave_link import SlaveLink
 
-_REPORT_BYTES: Final = 4096
+# The first bytes of a TLS handshake: a record of that kind, of version 3.x.
+_TLS_HELLO: Final = b"\x16\x03"
 # A slave that is behind gets so much before the others have their turn.
 _TURN_BYTES: Final = 1 << 20
 
@@ -28,17 +31,17 @@ class ConnectionLost(RemotingError):
 
 
 class SlaveConnection:
-    """Serves one accepted connection, whose socket does not block. `now`: seconds of a clock that never goes back."""
+    """Serves one accepted connection. `now`: seconds of a clock that never goes back."""
 
-    def __init__(self, link: socket.socket, address: str, log: CommitLog, settings: HASettings, now: float) -> None:
-        self.socket = link
+    def __init__(self, link: SlaveLink, address: str, log: CommitLog, settings: HASettings, now: float) -> None:
+        self._link = link
         self.address = address
         self._log = log
         self._settings = settings
         self._parser = ReportParser()
         self._unsent: list[memoryview] = []
         self._payload_bytes = 0
-        self._heard = self._moved = self._sent = self._progressed = now
+        self._began = self._heard = self._moved = self._sent = self._progressed = now
         self._was_in_reach = False
         self.position = -1
         """Where the next transfer begins; -1: the slave has not said where the first one does."""
@@ -48,7 +51,7 @@ class SlaveConnection:
     @property
     def is_blocked(self) -> bool:
         """Whether the slave has to take something before it can get more."""
-        return bool(self._unsent)
+        return self._link.is_blocked
 
     def counts(self, end: int, now: float) -> bool:
         """Whether a send may wait for it: it is no more than haSlaveFallbehindMax behind. One that was not stays so
@@ -65,11 +68,11 @@ class SlaveConnection:
     def receive(self, now: float) -> bool:
         """Take the reports that have come; whether the slave has more than before. ConnectionLost."""
         try:
-            data = self.socket.recv(_REPORT_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return False
+            data = self._link.receive()
         except OSError as error:
-            raise ConnectionLost(error.strerror or str(error), is_fault=False) from error
+            raise self._lost(error) from error
+        if data is None:
+            return False
         if not data:
             raise ConnectionLost("the slave has closed the connection", is_fault=False)
         self._heard = now
@@ -109,6 +112,8 @@ class SlaveConnection:
 
     def check(self, now: float) -> None:
         """ConnectionLost: the slave was silent for haHousekeepingInterval, or took nothing of what it was sent."""
+        if not self._link.is_secured and now - self._began > self._settings.handshake_s:
+            raise ConnectionLost(f"no TLS handshake in {self._settings.handshake_s:g} s: this port takes TLS only")
         limit = self._settings.housekeeping_s
         if now - self._heard > limit:
             raise ConnectionLost(f"it has reported nothing for {limit:g} s")
@@ -118,7 +123,12 @@ class SlaveConnection:
     def close(self) -> None:
         """End the connection."""
         self._unsent = []
-        self.socket.close()
+        self._link.close()
+
+    def _lost(self, error: OSError) -> ConnectionLost:
+        if self._link.is_secured or not isinstance(error, ssl.SSLError):
+            return ConnectionLost(reason_of(error), is_fault=False)
+        return ConnectionLost(f"no TLS handshake ({reason_of(error)}): this port takes TLS only (--ha-tls)")
 
     def _begin(self, offset: int) -> None:
         """The first report says where to begin."""
@@ -131,7 +141,9 @@ class SlaveConnection:
                 f"it asks for the log from {offset} on, which begins at {start}: what lies between was deleted here. "
                 "The slave must begin anew, with an empty directory"
             )
-        if offset > end:
+        if encode_report(offset).startswith(_TLS_HELLO):
+            raise ConnectionLost("it begins a TLS handshake, and this port has none (--ha-tls)")
+        if offset > max(end, FROM_START):  # a follower of ours says that also where there is no byte yet
             raise ConnectionLost(
                 f"it has the log up to {offset}, which ends at {end} here: it is a slave of another master, or this "
                 "one has lost its newest messages. Nothing was acknowledged"
@@ -157,11 +169,11 @@ class SlaveConnection:
     def _write(self, now: float) -> int:
         """How many bytes the kernel has taken."""
         try:
-            written = left = self.socket.sendmsg(self._unsent)
-        except (BlockingIOError, InterruptedError):
-            return 0
+            written = left = self._link.send(self._unsent)
         except OSError as error:
-            raise ConnectionLost(error.strerror or str(error), is_fault=False) from error
+            raise self._lost(error) from error
+        if not written:
+            return 0
         self._moved = now
         while self._unsent and left >= len(self._unsent[0]):
             left -= len(self._unsent.pop(0))

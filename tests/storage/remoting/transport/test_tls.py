@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from helpers.certificates import make_authority, make_certificate, openssl
 from helpers.cluster.stub_server import Handler, StubConnection, StubServer, echo
 from rmq_store.client import RemotingConnectError, RemotingError, UsageError
 from rmq_store.format.bytes import native
@@ -25,30 +25,6 @@ from rmq_store.remoting.transport.template import RequestTemplate
 
 from .conftest import Connect, Serve
 from .test_client import eventually, request
-
-
-def openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-
-def make_authority(folder: Path, name: str) -> None:
-    openssl(
-        "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
-        f"/CN={name}", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.pem",
-    )  # fmt: skip
-
-
-def make_certificate(folder: Path, name: str, authority: str, names: str) -> None:
-    (folder / "extensions").write_text(f"subjectAltName={names}\n")
-    openssl(
-        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}", "-keyout",
-        folder / f"{name}.key", "-out", folder / f"{name}.csr",
-    )  # fmt: skip
-    openssl(
-        "x509", "-req", "-days", "2", "-in", folder / f"{name}.csr", "-CA", folder / f"{authority}.pem", "-CAkey",
-        folder / f"{authority}.key", "-CAcreateserial", "-extfile", folder / "extensions", "-out",
-        folder / f"{name}.pem",
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -75,6 +75,17 @@ def test_an_empty_slave_gets_the_log_from_its_first_byte_on(serve: Serve, connec
     assert (slave.start, slave.log) == (0, log_bytes(server.store, 0, end))
 
 
+def test_a_follower_may_connect_before_there_is_a_byte(serve: Serve, connect: Connect) -> None:
+    """It says FROM_START. So the first send to a SYNC_MASTER has a slave."""
+    server = serve(heartbeat_s=0.01)
+    slave = connect(server, 1)
+    assert slave.read_transfer() == (1, b"")
+    acknowledged(server, 1)
+    fill(server.store, 3)
+    slave.read_to(end := server.store.log_range()[1])
+    assert (slave.start, slave.log) == (1, log_bytes(server.store, 1, end))
+
+
 @pytest.mark.parametrize("begin", [1, 500, SEGMENT_BYTES - 1, SEGMENT_BYTES, SEGMENT_BYTES + 77])
 def test_a_slave_gets_the_log_from_where_it_asks(serve: Serve, connect: Connect, begin: int) -> None:
     server = serve()
