@@ -215,7 +215,8 @@ class BrokerServer:
         self._locks = QueueLocks(served)
         self._members = Members(served, self._locks.release)
         self._holds = HeldPulls(self.store)
-        self._pulls = PullProcessor(served, self._members, self._offsets, self._holds)
+        slave_reads = ha is not None and ha.slave_read_enable
+        self._pulls = PullProcessor(served, self._members, self._offsets, self._holds, slave_reads=slave_reads)
         self._transactions = TransactionProcessor(served, self._members, self._stored)
         self._checks = TransactionChecks(
             self.store.transactions, self._transactions, self.store.clock,

@@ -33,6 +33,8 @@ LISTEN = ("--listen", "127.0.0.1:0")
         ((*LISTEN, "--ha-listen", "slave:1"), "slave"),
         ((*LISTEN, "--role", "MASTER"), "SYNC_MASTER"),
         ((*LISTEN, "--ha-tls"), "--ha-listen"),
+        ((*LISTEN, "--slave-read"), "--ha-listen"),
+        (("--slave-read",), "say --listen"),
         ((*LISTEN, "--ha-listen", "127.0.0.1:0", "--ha-tls"), "say --tls-cert and --tls-key"),
     ],
 )

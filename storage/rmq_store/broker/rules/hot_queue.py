@@ -30,5 +30,9 @@ def starts_at_first_message(queues: Queues, topic: str, queue_id: int, max_offse
     if max_offset <= 0:
         return True
     first_message = queues.commit_log_offset_before(topic, queue_id, 1)
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return queues.log_range()[1] - first_message <= memory_bytes * HOT_MEMORY_PERCENT // 100
+    return queues.log_range()[1] - first_message <= hot_bytes()
+
+
+def hot_bytes() -> int:
+    """So many bytes at the end of a log probably are still in memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * HOT_MEMORY_PERCENT // 100

@@ -161,7 +161,7 @@ def run(
     if listen is None:
         if access.is_given:
             raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
-        if ha.is_given or role == SYNC_MASTER:
+        if ha.is_given or slave.reads is not None or role == SYNC_MASTER:
             raise UsageError("--ha-listen and --role are about the slaves of a served store: say --listen")
         if advertise or name_servers.is_given or port_file or not vip:
             raise UsageError(
@@ -183,7 +183,7 @@ def run(
             root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls.files(),
             advertise=advertise, name_servers=name_servers.settings(), vip_channel=vip,
             grpc_port=grpc.port, grpc_tls_port=grpc.tls_port, grpc_certificate=grpc.certificate(told_host),
-            ha=ha.settings(role, access.tls.files()),
+            ha=ha.settings(role, access.tls.files(), slave_reads=bool(slave.reads)),
         ) as server,
         written_address(port_file, server.address),
     ):

@@ -41,13 +41,15 @@ class HA:
         """Whether any of the options was given."""
         return self != _NOTHING
 
-    def settings(self, role: str, server_tls: TlsFiles | None) -> HASettings | None:
+    def settings(self, role: str, server_tls: TlsFiles | None, *, slave_reads: bool) -> HASettings | None:
         """The argument of a master's server, whose clients see `server_tls`; None: it has no slaves. UsageError: the
         options do not fit each other.
         """
         if self.address is None:
-            if self.is_given or role == SYNC_MASTER:
-                raise UsageError("--role, --ha-allow and their like are about slaves, which connect to --ha-listen")
+            if self.is_given or role == SYNC_MASTER or slave_reads:
+                raise UsageError(
+                    "--role, --slave-read, --ha-allow and their like are about slaves, which connect to --ha-listen"
+                )
             return None
         if role != SYNC_MASTER and (self.in_sync_replicas or self.slave_timeout_ms is not None):
             raise UsageError("--in-sync-replicas and --slave-timeout are about sends that wait: say --role SYNC_MASTER")
@@ -62,6 +64,7 @@ class HA:
             advertised=advertised(self.advertise) if self.advertise else "",
             allowed=AllowedPeers.parse(self.allow), in_sync_replicas=self.in_sync_replicas,
             slave_timeout_ms=SLAVE_TIMEOUT_MS if self.slave_timeout_ms is None else self.slave_timeout_ms, tls=tls,
+            slave_read_enable=slave_reads,
         )  # fmt: skip
 
     def _tls(self, server_tls: TlsFiles | None) -> TlsFiles | None:

@@ -30,14 +30,12 @@ class Slave:
     broker: str
     ha_address: str
     broker_id: int
-    reads: bool
+    reads: bool | None
 
     @property
     def is_given(self) -> bool:
-        """Whether any of the options was given."""
-        return bool(
-            self.master or self.broker or self.ha_address or self.broker_id != FIRST_SLAVE_ID or not self.reads
-        )
+        """Whether any of the options was given that a master does not have."""
+        return bool(self.master or self.broker or self.ha_address or self.broker_id != FIRST_SLAVE_ID)
 
     def open_master(self, root: Path, way: str | ClusterSettings) -> Master:
         """The master, to be closed. `way`: the name servers where the slave registers; their keys and TLS are those of
@@ -74,7 +72,7 @@ def slave_options(command: F) -> F:
         slave_broker: str,
         slave_ha: str,
         slave_id: int,
-        slave_reads: bool,
+        slave_reads: bool | None,
         **rest: Any,
     ) -> Any:
         return command(*args, slave=Slave(slave_master, slave_broker, slave_ha, slave_id, slave_reads), **rest)
@@ -101,7 +99,8 @@ _OPTIONS: Final = (
         help="The id of the slave, above 0; each slave of a name has its own. 1 by default.",
     ),
     click.option(
-        "--slave-read/--no-slave-read", "slave_reads", default=True,
-        help="Whether pulls are answered (slaveReadEnable); they are by default.",
+        "--slave-read/--no-slave-read", "slave_reads", default=None,
+        help="slaveReadEnable. A slave answers pulls, unless it is off. A master, if it is on, sends readers that are "
+        "further behind than 40 % of its memory to a slave.",
     ),
 )  # fmt: skip

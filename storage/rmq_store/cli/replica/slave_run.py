@@ -49,7 +49,7 @@ def run_slave(
     with slave.open_master(root, name_servers) as master, contextlib.ExitStack() as parts:
         try:
             server = parts.enter_context(SlaveServer(
-                root, master, host=listen[0], port=listen[1], broker_id=slave.broker_id, reads=slave.reads,
+                root, master, host=listen[0], port=listen[1], broker_id=slave.broker_id, reads=slave.reads is not False,
                 acl_file=acl, tls=tls, advertise=advertise, name_servers=name_servers, should_stop=stop.wait,
             ))  # fmt: skip
         except InterruptedError:

@@ -66,7 +66,8 @@ class HASettings:
     master included. `slave_timeout_ms`: for how long a send waits. Connections over `connections_max` are refused.
 
     `tls`: the port takes TLS only, so slaves of RocketMQ are refused. With `client_ca_file` slaves show a certificate
-    of theirs; then every address may connect if `allowed` names none.
+    of theirs; then every address may connect if `allowed` names none. `slave_read_enable`: a reader that is far behind
+    is told to ask a slave (`BrokerSuggestion`).
 
     Raises:
         UsageError: another role, an address that other machines reach without `allowed` networks, or a number below 0.
@@ -86,6 +87,7 @@ class HASettings:
     handshake_s: float = HANDSHAKE_S
     connections_max: int = 200
     tls: TlsFiles | None = None
+    slave_read_enable: bool = False
 
     @property
     def waits_for_slaves(self) -> bool:
@@ -94,7 +96,7 @@ class HASettings:
 
     def told(self) -> dict[str, int | bool | str]:
         """What an answer to 26 says of them."""
-        return {"brokerRole": self.role.name, HA_TLS: self.tls is not None}
+        return {"brokerRole": self.role.name, HA_TLS: self.tls is not None, "slaveReadEnable": self.slave_read_enable}
 
     def allows(self, address: str) -> bool:
         """Whether the peer with this IP address may connect."""

@@ -18,6 +18,7 @@ from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmq_store.server.processors.broker_suggestion import BrokerSuggestion
 from rmq_store.server.processors.committed_offsets import CommittedOffsets
 from rmq_store.server.processors.held_pulls import HeldPull, HeldPulls
 from rmq_store.server.processors.members import Members, subscription_of
@@ -47,7 +48,9 @@ class _Found(NamedTuple):
 
 
 class PullProcessor:
-    """Answers pulls of one store. `is_slave`: an offset that it does not have may be the master's (20, not 21)."""
+    """Answers pulls of one store. `is_slave`: an offset that it does not have may be the master's (20, not 21).
+    `slave_reads`: slaveReadEnable, of which `BrokerSuggestion` tells.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,9 @@ class PullProcessor:
         holds: HeldPulls,
         *,
         is_slave: bool = False,
+        slave_reads: bool = False,
     ) -> None:
+        self._suggestion = BrokerSuggestion(served, slave_reads=slave_reads)
         self._is_slave = is_slave
         self._served = served
         self._members = members
@@ -97,7 +102,7 @@ class PullProcessor:
             held = HeldPull(request, header, subscription, header.suspend_timeout_millis, found.next_begin_offset)
             if self._holds.hold(held):
                 return None
-        return self._answer(request, found)
+        return self._answer(request, header, found)
 
     def pull_again(self, held: HeldPull, *, is_last: bool) -> RemotingCommand | None:
         """The answer to a held pull that has woken up. None: it has found nothing, and is held again, behind messages
@@ -110,7 +115,7 @@ class PullProcessor:
                 return None
             if skipped:  # the client goes on behind them
                 found = found._replace(code=ResponseCode.PULL_RETRY_IMMEDIATELY, remark=_NO_MATCH)
-        return self._answer(held.request, found)
+        return self._answer(held.request, held.header, found)
 
     def _checked(
         self, header: PullMessageRequestHeader, group: SubscriptionGroup
@@ -193,9 +198,9 @@ class PullProcessor:
                 break
         return b"".join(pieces), at, found.queue
 
-    def _answer(self, request: Request, found: _Found) -> RemotingCommand:
+    def _answer(self, request: Request, asked: PullMessageRequestHeader, found: _Found) -> RemotingCommand:
         header = PullMessageResponseHeader(
-            suggest_which_broker_id=0,
+            suggest_which_broker_id=self._suggestion.of(asked.consumer_group, found.frames),
             next_begin_offset=found.next_begin_offset,
             min_offset=found.first,
             max_offset=found.last,

@@ -166,7 +166,7 @@ class SlaveServer:
         self._locks = QueueLocks(served)
         self._members = members = Members(served, self._locks.release)
         self._holds = HeldPulls(self.store)
-        self._pulls = PullProcessor(served, members, self._offsets, self._holds, is_slave=True)
+        self._pulls = PullProcessor(served, members, self._offsets, self._holds, is_slave=True, slave_reads=reads)
         self.routes = RouteTable()
         self.routes.add_own(self._data({MASTER_ID: role.address, self._broker_id: self.address}), self._topics)
         own: dict[str, int | bool | str] = {
