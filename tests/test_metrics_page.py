@@ -15,7 +15,13 @@ import pytest
 
 from pyspark_rmq.lag.lag_metrics import STREAM_METRICS, stream_metrics
 from rmq_store import Metric, Store, openmetrics_text, store_metrics
-from rmq_store.broker.monitoring.metric_table import BROKER_AWAY, QUEUE_METRICS, REPLICA_METRICS, STORE_METRICS
+from rmq_store.broker.monitoring.metric_table import (
+    BROKER_AWAY,
+    QUEUE_METRICS,
+    REPLICA_METRICS,
+    SLAVE_METRICS,
+    STORE_METRICS,
+)
 from rmq_store.reliable.database.outage import RELIABLE_METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +30,7 @@ DASHBOARD = ROOT / "conf" / "grafana-dashboard.json"
 
 TABLES = {
     "STORE_METRICS": STORE_METRICS, "QUEUE_METRICS": QUEUE_METRICS, "REPLICA_METRICS": REPLICA_METRICS,
+    "SLAVE_METRICS": SLAVE_METRICS,
     "STREAM_METRICS": STREAM_METRICS,
     "RELIABLE_METRICS": RELIABLE_METRICS,
 }  # fmt: skip

@@ -105,6 +105,19 @@ REPLICA_HEARD = Metric(
     "rmq_replica_heard_seconds", "gauge", "Time since the master last said where its log ends; every 10 s.", _NODE,
     "seconds",
 )  # fmt: skip
+SYNC_MASTER = Metric(
+    "rmq_sync_master", "gauge", "1 if sends wait for slaves, also those of other processes without a server; else 0.",
+    _NODE,
+)  # fmt: skip
+SLAVES = Metric("rmq_slaves", "gauge", "Slaves that are connected, and not far behind (haSlaveFallbehindMax).", _NODE)
+SLAVE_BEHIND_BYTES = Metric(
+    "rmq_slave_behind_bytes", "gauge", "Bytes of the log that the slowest connected slave lacks; none without one.",
+    _NODE, "bytes",
+)  # fmt: skip
+REPLICATED_BEHIND_BYTES = Metric(
+    "rmq_replicated_behind_bytes", "gauge", "Bytes of the log that fewer slaves have than a send waits for.", _NODE,
+    "bytes",
+)  # fmt: skip
 QUEUE_MIN_OFFSET = Metric("rmq_queue_min_offset", "gauge", "The first queue offset that can be read.", _QUEUE)
 QUEUE_MAX_OFFSET = Metric("rmq_queue_max_offset", "gauge", "The queue offset that the next message gets.", _QUEUE)
 QUEUE_COMMITTED = Metric("rmq_consumer_queue_offset", "gauge", "The committed offset.", _GROUP_QUEUE)
@@ -127,6 +140,9 @@ REPLICA_METRICS: Final = (
     REPLICA_FED, REPLICA_CONNECTED, REPLICA_BEHIND_BYTES, REPLICA_BEHIND_MESSAGES, REPLICA_BEHIND_TIME, REPLICA_HEARD,
 )  # fmt: skip
 """The additional metrics of a replica of a broker."""
+
+SLAVE_METRICS: Final = (SYNC_MASTER, SLAVES, SLAVE_BEHIND_BYTES, REPLICATED_BEHIND_BYTES)
+"""The additional metrics of a store that is served, or whose sends wait for slaves."""
 
 QUEUE_METRICS: Final = (QUEUE_MIN_OFFSET, QUEUE_MAX_OFFSET, QUEUE_COMMITTED, QUEUE_LAG, QUEUE_LAG_TIME)
 """The additional metrics of a result with `queues`."""

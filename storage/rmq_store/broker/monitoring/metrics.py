@@ -23,6 +23,7 @@ from rmq_store.files.locks.state_page import StatePage
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_group_name, is_system_group, is_system_topic
 from rmq_store.format.text.openmetrics import Metric, MetricFamily, openmetrics_text
 from rmq_store.log.feeder_state import feeder_lives, read_state
+from rmq_store.log.slaves_told import SlavesTold, slaves_told
 
 if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store
@@ -41,9 +42,9 @@ class _Sample(NamedTuple):
 
 def store_metrics(store: Store, cluster: str = "DefaultCluster", *, queues: bool = False) -> list[MetricFamily]:
     """The present metrics of a store: all of STORE_METRICS (with `queues`: and QUEUE_METRICS; of a replica: and
-    REPLICA_METRICS), in that order. Changes nothing. The cost is proportional to queues, groups and files; at most
-    three records of each queue of a group are read. A group or a topic that cannot be read has the sample
-    `rmq_unreadable` instead of all others.
+    REPLICA_METRICS; of a master: and SLAVE_METRICS), in that order. Changes nothing. The cost is proportional to
+    queues, groups and files; at most three records of each queue of a group are read. A group or a topic that cannot
+    be read has the sample `rmq_unreadable` instead of all others.
 
     Raises:
         CorruptionError: a part that all metrics need is unreadable: a table of the store, the delayed messages.
@@ -51,13 +52,18 @@ def store_metrics(store: Store, cluster: str = "DefaultCluster", *, queues: bool
     node = cluster, "broker", store.broker_name
     found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     lags = LagReader(store, last_timestamps=False)
-    parts = _groups(store, lags), _topics(store, lags), _waiting(store), _disk(store), _replica(store)
+    told = _told(store)
+    parts = (
+        _groups(store, lags), _topics(store, lags), _waiting(store), _disk(store), _replica(store),
+        _slaves(store, told),
+    )  # fmt: skip
     for metric, labels, number in chain(*parts):
         found.setdefault(metric.name, []).append(((*node, *labels), number))
     metrics = (
         *table.STORE_METRICS,
         *(table.QUEUE_METRICS if queues else ()),
         *(table.REPLICA_METRICS if store.replica is not None else ()),
+        *(table.SLAVE_METRICS if told is not None else ()),
     )
     return [MetricFamily(metric, found.get(metric.name, [])) for metric in metrics]
 
@@ -189,6 +195,25 @@ def _replica(store: Store) -> Iterator[_Sample]:
             yield _Sample(table.REPLICA_BEHIND_MESSAGES, (), messages)
         yield _Sample(table.REPLICA_BEHIND_TIME, (), state.behind_ms(end, now_ms) / 1000)
         yield _Sample(table.REPLICA_HEARD, (), max(now_ms - state.heard_ms, 0) / 1000)
+
+
+def _told(store: Store) -> SlavesTold | None:
+    """What a master has to say of its slaves; None: the store is a replica, or nobody serves it and no send waits."""
+    told = slaves_told(store.path) if store.replica is None else None
+    return told if told is not None and (told.is_served or told.needed) else None
+
+
+def _slaves(store: Store, told: SlavesTold | None) -> Iterator[_Sample]:
+    if told is None:
+        return
+    end = store.log_range()[1]
+    yield _Sample(table.SYNC_MASTER, (), told.needed > 0)
+    yield _Sample(table.SLAVES, (), told.count)
+    behind = told.slowest_behind_bytes(end)
+    if behind is not None:
+        yield _Sample(table.SLAVE_BEHIND_BYTES, (), behind)
+    if told.needed:
+        yield _Sample(table.REPLICATED_BEHIND_BYTES, (), max(end - told.replicated_end, 0))
 
 
 def earliest_message_ms(store: Store) -> int | None:

@@ -27,6 +27,7 @@ from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.feeder_state import feeder_lives, read_state, since_text
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
 from rmq_store.log.replica_role import fed_by
+from rmq_store.log.slaves_told import slaves_told
 
 FUTURE_S = 5.0
 FORGOTTEN_S = 24 * 3600.0
@@ -42,10 +43,9 @@ def checks(root: Path) -> list[Finding]:
     if there.status == FAIL and not (root / "commitlog").is_dir():
         return [there, *(finding for finding in of_kind if finding.status == FAIL)]
     return [
-        there, *of_kind, *replica(root), contents(root), tables(root), owner(root), links(root), file_system(root),
-        disk(root),
-        clock(root), writers(root), clean_stop(root), flushes(root), accepted_damage(root), delay_levels(root),
-        leftovers(root),
+        there, *of_kind, *replica(root), *slaves(root), contents(root), tables(root), owner(root), links(root),
+        file_system(root), disk(root), clock(root), writers(root), clean_stop(root), flushes(root),
+        accepted_damage(root), delay_levels(root), leftovers(root),
     ]  # fmt: skip
 
 
@@ -99,6 +99,8 @@ def replica(root: Path) -> list[Finding]:
     behind = "the master's end is not known yet"
     if state.heard_ms:
         behind = f"{since_text(state.heard_ms)} the master's log ended at {state.master_end}"
+        if (end := _log_end(root)) is not None:
+            behind += f", {state.behind_bytes(end)} bytes more than here"
     if lives and not state.is_connected:
         reason = f": {state.reason}" if state.reason else ""
         since = since_text(state.changed_ms)
@@ -106,6 +108,27 @@ def replica(root: Path) -> list[Finding]:
         return [*found, Finding("replica", WARN, text, "is the broker there? The feeder tries again by itself")]
     ended = "" if lives else f"; {state.reason or 'the feeder was killed'}"
     return [*found, Finding("replica", OK, behind + ended)]
+
+
+def slaves(root: Path) -> list[Finding]:
+    """Of a master: its role, and how many slaves there are for the sends that wait for them."""
+    told = slaves_told(root)
+    if told is None or not (told.needed or told.slowest_end >= 0):
+        return []
+    end = _log_end(root)
+    role = f"{told.role.name}, inSyncReplicas={told.in_sync_replicas}" if told.in_sync_replicas else told.role.name
+    text = f"{role}: {told.count} in reach"
+    behind = told.slowest_behind_bytes(end) if end is not None else None
+    if behind is not None:
+        text += f", the slowest one is {behind} bytes behind the end of the log, {end}"
+    if told.count >= told.needed:
+        return [Finding("slaves", OK, text)]
+    status = "FLUSH_SLAVE_TIMEOUT (12)" if told.in_sync_replicas else "SLAVE_NOT_AVAILABLE (11)"
+    if not told.is_served:
+        fix = f"rmq broker run {root} --role SYNC_MASTER; without --role the store gives the role up"
+        return [Finding("slaves", WARN, f"{role}, and no server: what processes append gets {status}", fix)]
+    fix = "start a slave: rmq broker run --role SLAVE, or rmq follow --as-slave; the server's log names whom it refused"
+    return [Finding("slaves", WARN, f"{text}, and sends wait for {told.needed}: they get {status}", fix)]
 
 
 def contents(root: Path) -> Finding:
@@ -335,6 +358,17 @@ def leftovers(root: Path, now_s: float | None = None) -> Finding:
     text = f"{len(forgotten)} of killed writes, the first {forgotten[0]}"
     fix = "the next commit of a Spark sink removes those in staging/; others may be removed by hand"
     return Finding("leftovers", WARN, text, fix)
+
+
+def _log_end(root: Path) -> int | None:
+    """Where the log ends that readers see; None: `opens` says why there is none."""
+    from rmq_store import Store
+
+    try:
+        with Store.open(root, read_only=True) as store:
+            return store.log_range()[1]
+    except (StoreError, OSError):
+        return None
 
 
 def _config(root: Path) -> StoreConfig:

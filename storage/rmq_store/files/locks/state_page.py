@@ -230,6 +230,10 @@ class StatePage:
         self._words[1:3] = self._boot
         self.flushing = _SYNCING_ALL
 
+    def keeps_role(self) -> bool:
+        """True if the words of the role are those of this store, also after its last writer has left."""
+        return (self._loads[3], self._loads[4]) == self._identity
+
     def retract(self) -> None:
         """Make the page invalid for every process: a first opener begins to recover, or the last closer leaves."""
         self._words[0] = 0
@@ -244,7 +248,7 @@ class StatePage:
         known |= dict(zip(("device", "inode"), self._identity, strict=True))
         known |= {"appended_end": appended_end, "flushed_end": flushed_end}
         known |= {"last_record": last_record, "store_timestamp": store_timestamp, "slowest_end": -1}
-        if (self._loads[3], self._loads[4]) != self._identity:  # a copy is served by nobody
+        if not self.keeps_role():  # a copy is served by nobody
             known |= dict.fromkeys(_OF_ROLE, 0)
         for number, name in enumerate(WORDS[1:], start=1):
             if name in known or name not in _KEPT:
