@@ -101,10 +101,10 @@ class Follower:
     """Follows `master` into the replica at `root`, which is made if nothing is there.
 
     `start`: what a new replica begins with; `earliest`, all that the master has, or `newest-segment`, what it sends to
-    a slave without a byte: Java's its last segment file, ours everything. `as_slave`: report what is on disk here, so that a SYNC_MASTER's sends count this replica. `settings`: those
-    of `Retention.configure`; the replica keeps them for later runs. `commits`: those of a slave that is served. `tell`
-    is called with the progress, often. `should_stop(seconds)` waits at most so long, and returns True if the process is
-    to end.
+    a slave without a byte: Java's its last segment file, ours everything. `as_slave`: report what is on disk here, so
+    that a SYNC_MASTER's sends count this replica. `settings`: those of `Retention.configure`; the replica keeps them
+    for later runs. `commits`: those of a slave that is served. `tell` is called with the progress, often.
+    `should_stop(seconds)` waits at most so long, and returns True if the process is to end.
     """
 
     def __init__(

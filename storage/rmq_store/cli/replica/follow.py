@@ -54,8 +54,8 @@ def _follow_options(command: F) -> F:
         ),
         click.option(
             "--from", "start", type=click.Choice(["earliest", "newest-segment"]), default="earliest",
-            help="What a new replica begins with: all that the broker has (default), or the last segment file of a Java "
-            "broker. A served store of ours sends everything in both cases.",
+            help="What a new replica begins with: all that the broker has (default), or the last segment file of a "
+            "Java broker. A served store of ours sends everything in both cases.",
         ),
         click.option("--once", is_flag=True, help="Stop at the end that the broker's log has now."),
         click.option(
