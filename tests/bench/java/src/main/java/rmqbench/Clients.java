@@ -12,6 +12,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -76,17 +77,21 @@ final class Clients {
         }
     }
 
-    /** {namesrv, group, topic, count, bodyBytes, threads}: one message in a request. */
+    /** {namesrv, group, topic, count, bodyBytes, threads, status}: one message in a request; each must get `status`, if given. */
     private JSONObject sendSingles(JSONObject fields) throws Exception {
         int count = fields.getIntValue("count");
         int threads = fields.getIntValue("threads");
+        String wanted = fields.getString("status");
         Messages messages = new Messages(fields);
         DefaultMQProducer producer = producer(fields);
         ExecutorService pool = Executors.newFixedThreadPool(threads);
         AtomicInteger next = new AtomicInteger();
         Callable<Void> sender = () -> {
             for (int number = next.getAndIncrement(); number < count; number = next.getAndIncrement()) {
-                producer.send(messages.unsent(number));
+                SendResult result = producer.send(messages.unsent(number));
+                if (wanted != null && !wanted.equals(result.getSendStatus().name())) {
+                    throw new IllegalStateException("a send got " + result.getSendStatus());
+                }
             }
             return null;
         };
