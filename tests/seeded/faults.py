@@ -53,6 +53,18 @@ FAULTS: Final = (
     ),
     # -- masters and slaves
     Fault(
+        "A peer without a certificate connects to an HA port", f"{_E}/server/transport/tls.py",
+        "        context.verify_mode = ssl.CERT_REQUIRED\n",
+        "        context.verify_mode = ssl.CERT_OPTIONAL\n",
+        f"{_S}/server/ha/test_ha_tls.py::test_a_slave_without_a_certificate_of_the_authority_gets_nothing",
+    ),
+    Fault(
+        "A peer never ends its TLS handshake", f"{_E}/server/ha/slave_connection.py",
+        "        if not self._link.is_secured and now - self._began > self._settings.handshake_s:\n",
+        "        if not self._link.is_secured and now < self._began:\n",
+        f"{_S}/server/ha/test_ha_tls.py::test_a_handshake_that_is_never_finished_costs_the_others_nothing_and_ends_in_time",
+    ),
+    Fault(
         "A send to a SYNC_MASTER is answered with `SEND_OK`.", f"{_E}/log/replication.py",
         "        if not self.is_sync or page.replicated_end >= end:\n",
         "        if not self.is_sync or page.slave_count:\n",

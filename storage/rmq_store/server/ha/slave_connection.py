@@ -143,7 +143,9 @@ class SlaveConnection:
             )
         if encode_report(offset).startswith(_TLS_HELLO):
             raise ConnectionLost("it begins a TLS handshake, and this port has none (--ha-tls)")
-        if offset > max(end, FROM_START):  # a follower of ours says that also where there is no byte yet
+        if offset == FROM_START:  # of a follower of ours, also where there is no byte yet
+            end = max(end, FROM_START)
+        if offset > end:
             raise ConnectionLost(
                 f"it has the log up to {offset}, which ends at {end} here: it is a slave of another master, or this "
                 "one has lost its newest messages. Nothing was acknowledged"
