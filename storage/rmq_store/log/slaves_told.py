@@ -1,4 +1,4 @@
-"""What the server of a store last told of its slaves, for whoever only looks: words of the state page (`replication`).
+"""The last words of a server about its slaves, for a process that only looks: those of the state page (`replication`).
 
 A server that was killed leaves them as they were: its lock tells.
 """

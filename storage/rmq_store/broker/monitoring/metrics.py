@@ -198,7 +198,7 @@ def _replica(store: Store) -> Iterator[_Sample]:
 
 
 def _told(store: Store) -> SlavesTold | None:
-    """What a master has to say of its slaves; None: the store is a replica, or nobody serves it and no send waits."""
+    """The words of a master about its slaves; None: the store is a replica, or nobody serves it and no send waits."""
     told = slaves_told(store.path) if store.replica is None else None
     return told if told is not None and (told.is_served or told.needed) else None
 

@@ -361,7 +361,7 @@ def leftovers(root: Path, now_s: float | None = None) -> Finding:
 
 
 def _log_end(root: Path) -> int | None:
-    """Where the log ends that readers see; None: `opens` says why there is none."""
+    """The end of the log that readers see; None: `opens` says why there is none."""
     from rmq_store import Store
 
     try:

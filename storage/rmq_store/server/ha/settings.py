@@ -67,7 +67,7 @@ class HASettings:
 
     `tls`: the port takes TLS only, so slaves of RocketMQ are refused. With `client_ca_file` slaves show a certificate
     of theirs; then every address may connect if `allowed` names none. `slave_read_enable`: a reader that is far behind
-    is told to ask a slave (`BrokerSuggestion`).
+    is told to ask a slave (`suggested_broker_id`).
 
     Raises:
         UsageError: another role, an address that other machines reach without `allowed` networks, or a number below 0.
@@ -95,7 +95,7 @@ class HASettings:
         return self.role is BrokerRole.SYNC_MASTER and self.in_sync_replicas != 1
 
     def told(self) -> dict[str, int | bool | str]:
-        """What an answer to 26 says of them."""
+        """The settings that an answer to 26 has of them."""
         return {"brokerRole": self.role.name, HA_TLS: self.tls is not None, "slaveReadEnable": self.slave_read_enable}
 
     def allows(self, address: str) -> bool:

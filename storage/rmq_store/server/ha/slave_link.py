@@ -22,7 +22,7 @@ class SlaveLink(Protocol):
     is_blocked: bool
 
     def receive(self) -> bytes | None:
-        """What has come; None: nothing yet; b"": the slave has closed the connection. OSError."""
+        """The bytes that have come; None: nothing yet; b"": the slave has closed the connection. OSError."""
 
     def send(self, parts: list[memoryview]) -> int:
         """How many bytes of `parts` the kernel has taken. After 0 the next call begins with the same bytes. OSError."""
@@ -48,7 +48,7 @@ class PlainLink:
             return None
 
     def send(self, parts: list[memoryview]) -> int:
-        """As `SlaveLink`. What is left of the parts after a send that took some is taken later, too."""
+        """As `SlaveLink`."""
         try:
             written = self._socket.sendmsg(parts)
         except (BlockingIOError, InterruptedError):

@@ -11,14 +11,16 @@ from rmq_store import kinds
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.broker.metadata.topics import TopicConfig
+from rmq_store.broker.rules.broker_suggestion import suggested_broker_id
+from rmq_store.broker.rules.hot_queue import hot_bytes
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.frames.stored_message import decode_checked
 from rmq_store.protocol.bodies.groups import SubscriptionData
+from rmq_store.protocol.bodies.routes import MASTER_ID
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
-from rmq_store.server.processors.broker_suggestion import BrokerSuggestion
 from rmq_store.server.processors.committed_offsets import CommittedOffsets
 from rmq_store.server.processors.held_pulls import HeldPull, HeldPulls
 from rmq_store.server.processors.members import Members, subscription_of
@@ -49,7 +51,7 @@ class _Found(NamedTuple):
 
 class PullProcessor:
     """Answers pulls of one store. `is_slave`: an offset that it does not have may be the master's (20, not 21).
-    `slave_reads`: slaveReadEnable, of which `BrokerSuggestion` tells.
+    `slave_reads`: slaveReadEnable, by which `suggested_broker_id` decides.
     """
 
     def __init__(
@@ -62,7 +64,8 @@ class PullProcessor:
         is_slave: bool = False,
         slave_reads: bool = False,
     ) -> None:
-        self._suggestion = BrokerSuggestion(served, slave_reads=slave_reads)
+        self._slave_reads = slave_reads
+        self._slow_bytes = hot_bytes()
         self._is_slave = is_slave
         self._served = served
         self._members = members
@@ -200,12 +203,18 @@ class PullProcessor:
 
     def _answer(self, request: Request, asked: PullMessageRequestHeader, found: _Found) -> RemotingCommand:
         header = PullMessageResponseHeader(
-            suggest_which_broker_id=self._suggestion.of(asked.consumer_group, found.frames),
+            suggest_which_broker_id=self._suggested(asked.consumer_group, found.frames),
             next_begin_offset=found.next_begin_offset,
             min_offset=found.first,
             max_offset=found.last,
         )
         return request.answer(found.code, found.remark, header=header, body=found.frames)
+
+    def _suggested(self, group: str, frames: bytes) -> int:
+        settings = self._served.known_group(group) if self._slave_reads else None
+        if settings is None:
+            return MASTER_ID
+        return suggested_broker_id(settings, frames, self._served.store.log_range()[1], self._slow_bytes)
 
 
 def _matching(frames: bytes, wanted: Subscription) -> bytes:

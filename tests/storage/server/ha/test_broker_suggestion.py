@@ -12,7 +12,7 @@ from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessag
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
-from rmq_store.server.processors import broker_suggestion
+from rmq_store.server.processors import pulling
 from rmq_store.server.processors.pulling import SUBSCRIPTION
 from storage.server.ha.conftest import Serve, fill
 
@@ -43,7 +43,7 @@ def test_a_reader_that_is_far_behind_is_sent_to_the_slave_of_its_group(
     serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the place of the last message in the log, as in DefaultMessageStore#getMessage: equal is not behind."""
-    monkeypatch.setattr(broker_suggestion, "hot_bytes", lambda: 0)
+    monkeypatch.setattr(pulling, "hot_bytes", lambda: 0)
     server = serve(slave_read_enable=True)
     for group in GROUPS:
         server.store.create_group(group)
@@ -52,11 +52,11 @@ def test_a_reader_that_is_far_behind_is_sent_to_the_slave_of_its_group(
     newest = server.store.queue_range("Orders", 0)[1] - 1
     distance = end - server.store.commit_log_offset_before("Orders", 0, newest + 1)
     for slow_bytes, first, last in ((distance - 1, (1, 7), (1, 7)), (distance, (1, 7), (0, 3)), (end, (0, 3), (0, 3))):
-        server._pulls._suggestion._slow_bytes = slow_bytes
+        server._pulls._slow_bytes = slow_bytes
         for number, group in enumerate(GROUPS):
             assert suggested(client, server, group.group_name) == first[number]
             assert suggested(client, server, group.group_name, newest) == last[number]
-    server._pulls._suggestion._slow_bytes = 0
+    server._pulls._slow_bytes = 0
     assert suggested(client, server, "moved", newest + 1) == 3  # nothing was found: not slow
     assert suggested(client, server, "made-by-its-pull") == 1
 
@@ -64,7 +64,7 @@ def test_a_reader_that_is_far_behind_is_sent_to_the_slave_of_its_group(
 def test_a_master_suggests_itself_unless_its_operator_says_otherwise(
     serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_suggestion, "hot_bytes", lambda: 0)
+    monkeypatch.setattr(pulling, "hot_bytes", lambda: 0)
     server = serve()
     for group in GROUPS:
         server.store.create_group(group)
