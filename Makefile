@@ -116,7 +116,7 @@ kafka-versions: java $(STAMP) ## test all that meets a Kafka with 2.8, 3.6, 3.9 
 build/spark-%/.installed: $(STAMP) tools/spark_version.sh
 	@sh tools/spark_version.sh $* $(PY)
 
-spark-versions: java $(foreach version,$(SPARK_VERSIONS),build/spark-$(version)/.installed) ## run the connector's suite with the newest Spark 4.0, 4.1, 4.2 and 4.3 (hours; 500 MB for each)
+spark-versions: java $(foreach version,$(SPARK_VERSIONS),build/spark-$(version)/.installed) ## run the connector's suite with the newest Spark 4.0, 4.1, 4.2 and 4.3 (20 minutes and 500 MB for each)
 	@for version in $(SPARK_VERSIONS); do \
 	    echo "Spark $$version"; \
 	    build/spark-$$version/bin/python -m pytest $(IN_PARALLEL) -m "spark_versions or not slow" -o timeout=600 $(SPARK_TESTS) $(PYTEST_ARGS) || exit 1; \
