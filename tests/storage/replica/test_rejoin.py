@@ -108,6 +108,22 @@ def test_the_tail_is_written_down_and_cut_and_the_replica_goes_on(pair: Pair, mo
     pair.is_copy()
 
 
+def test_a_brokers_index_without_an_entry_has_the_masters_sizes(pair: Pair) -> None:
+    """Nothing in its files tells how many of their bytes are slots."""
+    pair.write_old(3)
+    shutil.rmtree(pair.root / "pyrmq")
+    shutil.rmtree(pair.root / "index")
+    (pair.root / "index").mkdir()
+    (pair.root / "index" / f"{20260101000000000}").write_bytes(bytes(40 + 4 * 100 + 20 * 400))
+    looked = pair.rejoin(dry_run=True)
+    assert (looked.parting, looked.messages) == (pair.common, 11)
+    assert pair.rejoin().parting == pair.common
+    pair.follow()
+    with Store.open(pair.root, read_only=True) as copy:
+        assert copy.log_range() == pair.new.log_range()
+        assert (copy.config.max_hash_slot_num, copy.config.max_index_num) == (100, 400)
+
+
 def test_a_look_changes_nothing(pair: Pair) -> None:
     pair.write_old(3)
     before = {path: path.read_bytes() for path in pair.root.rglob("*") if path.is_file()}

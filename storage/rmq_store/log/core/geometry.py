@@ -144,7 +144,9 @@ def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, our
         if len(candidates) == 1:
             break
     if candidates is None and not (ours and names and _was_left_alone(directory.parent)):
-        return {}
+        if ours or all(_has_size_of(directory / name, given) for name in names):
+            return {}
+        # Empty files of other sizes: nothing in them says how many of their bytes are slots.
     candidates = candidates or set()
     if given in candidates:
         candidates = {given}

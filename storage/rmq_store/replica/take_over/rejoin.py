@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.store.directory import is_store, why_no_store
 from rmq_store.broker.store.store import Store
@@ -60,7 +61,8 @@ def rejoin(root: Path, master: Master, *, file: Path | None = None, dry_run: boo
 
     Raises:
         ReplicaDivergedError: nothing is common, or the master has deleted what comes next; nothing was changed.
-        UsageError: the master has segments of another size, or is a slave. Or the store is a replica of another broker.
+        UsageError: the master has segments or index files of another size, or is a slave. Or the store is a replica of
+            another broker.
         StoreLockedError: another process has the store open, or feeds it.
         RemotingError, MQBrokerError, MasterTransferError: as `LogComparison.run`.
         CorruptRecordError and others: as `Store.open`.
@@ -70,16 +72,18 @@ def rejoin(root: Path, master: Master, *, file: Path | None = None, dry_run: boo
         raise NotAStoreError(str(root), why_no_store(root))
     known = StoreFile.load(root)
     is_replica = known is not None and known.replica is not None
+    settings = master.look()
+    sizes = _index_sizes(settings) if known is None else None
     if dry_run:
         if is_replica and feeder_lives(root):
             raise StoreLockedError(f"{root}: {fed_by(root)}; stop it first")
-        with Store.open(root, read_only=True) as store:
+        with Store.open(root, read_only=True, config=sizes) as store:
             return _look(store, master, file)
-    settings, feeder = master.look(), Feeder(root)
+    feeder = Feeder(root)
     try:
         if is_replica:
             feeder.take()
-        with open_replica(root, feeder) if is_replica else Store.open(root) as store:
+        with open_replica(root, feeder) if is_replica else Store.open(root, config=sizes) as store:
             if store.recovery is None:
                 raise StoreLockedError(f"{root}: another process has it open; stop it first")
             found = _look(store, master, file)
@@ -115,6 +119,12 @@ def parting(log: CommitLog, start: int, end: int, compare: Compare) -> int | Non
             return found if found > low else None
         low, step_bytes = max(start, low - step_bytes), 2 * step_bytes
     return None
+
+
+def _index_sizes(settings: MasterSettings) -> StoreConfig:
+    """Those of the master, for a broker's store: index files without an entry do not tell their own."""
+    config = settings.config
+    return StoreConfig(max_hash_slot_num=config.max_hash_slot_num, max_index_num=config.max_index_num)
 
 
 def _look(store: Store, master: Master, file: Path | None) -> Rejoined:

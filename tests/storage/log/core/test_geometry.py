@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_store import Store, StoreConfig
+from rmq_store import Message, Store, StoreConfig
 from rmq_store.errors import CorruptIndexError, CorruptionError, UsageError
 from rmq_store.log.core.geometry import Geometry, infer
 from rmq_store.log.views.hash_index import HashIndex
@@ -112,6 +113,33 @@ def test_an_index_that_fits_several_geometries_is_refused_with_advice(tmp_path: 
     assert (chosen.max_hash_slot_num, chosen.max_index_num) == (60, 100)
 
 
+def test_an_index_without_an_entry_has_the_size_asked_for_or_is_refused(tmp_path: Path) -> None:
+    """A broker of 4.9 makes the file for messages without keys, too."""
+    path = tmp_path / "index" / f"{20260101000000000}"
+    path.parent.mkdir()
+    asked = replace(DEFAULT, max_hash_slot_num=60, max_index_num=100)
+    path.write_bytes(bytes(40 + 4 * 60 + 20 * 100))
+    assert infer(tmp_path, asked, INDEX_NAMES) == asked
+    with pytest.raises(CorruptIndexError, match="no geometry fits: give maxHashSlotNum and maxIndexNum"):
+        infer(tmp_path, DEFAULT)
+    damage: list[CorruptIndexError] = []
+    assert infer(tmp_path, DEFAULT, without_index=damage) == DEFAULT
+    assert damage
+
+
+def test_a_brokers_store_with_such_an_index_is_written_to_without_it(tmp_path: Path) -> None:
+    config = StoreConfig(max_hash_slot_num=60, max_index_num=100)
+    with Store.open(tmp_path / "store", create=True, config=config) as store:
+        store.send(Message("Orders", b"1", queue_id=0))
+    shutil.rmtree(tmp_path / "store" / "pyrmq")
+    path = tmp_path / "store" / "index" / f"{20260101000000000}"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(bytes(40 + 4 * 60 + 20 * 100))
+    with Store.open(tmp_path / "store") as store:
+        store.send(Message("Orders", b"2", queue_id=0))
+        assert store.queue_range("Orders", 0) == (0, 2)
+
+
 @pytest.fixture
 def with_a_second_reading(tmp_path: Path) -> Path:
     """The path of a file of 50 slots that fits 45 as well: there entry n is the one before.
@@ -152,12 +180,6 @@ def test_an_index_that_fits_no_geometry_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(CorruptIndexError, match=r"no geometry fits.*`rmq repair --index`"):
         infer(tmp_path, DEFAULT)
-
-
-def test_an_index_file_of_which_nothing_can_be_told_decides_nothing(tmp_path: Path) -> None:
-    (tmp_path / "index").mkdir()
-    (tmp_path / "index" / "20230101000000000").write_bytes(bytes(2280))
-    assert infer(tmp_path, DEFAULT) == DEFAULT
 
 
 def test_a_file_that_a_writer_is_writing_does_not_hide_the_geometry_we_know(tmp_path: Path) -> None:
