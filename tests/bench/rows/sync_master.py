@@ -21,7 +21,7 @@ from bench.scratch import Scratch
 from bench.served import started
 from bench.stores import QUEUES
 from rmq_store import SendStatus, Store, StoreConfig
-from rmq_store.client import Message, Producer
+from rmq_store.client import Message, Producer, ProducerConfig
 from rmq_store.log.broker_role import BrokerRole
 
 SENT: Final = {1: 2_000, 16: 10_000}
@@ -78,7 +78,9 @@ class Watched:
     """A producer at a master, and the log file of its slave."""
 
     def __init__(self, name_server: str, slave: Path) -> None:
-        self._producer = Producer(f"delays_{next(_numbers)}", f"rmq://{name_server}")
+        # A SYNC_MASTER answers after up to slaveTimeout, which is a producer's own time, too.
+        config = ProducerConfig(send_msg_timeout=10_000)
+        self._producer = Producer(f"delays_{next(_numbers)}", f"rmq://{name_server}", config)
         self._file = slave / "commitlog" / _SEGMENT
         self._map: mmap.mmap | None = None
 
