@@ -15,6 +15,7 @@ from rmq_store import Message, Store, StoreConfig
 from rmq_store.replica.wire import TransferParser
 from rmq_store.server.ha.settings import HASettings
 from rmq_store.server.ha.slave_connection import SlaveConnection
+from rmq_store.server.ha.slave_link import PlainLink
 
 CONFIG: Final = StoreConfig(
     mapped_file_size_commit_log=1 << 14, mapped_file_size_consume_queue=20 * 100, max_hash_slot_num=20,
@@ -48,7 +49,7 @@ class ReportFuzz:
         near, far = socket.socketpair()
         near.setblocking(False)
         far.setblocking(False)
-        slave, parser = SlaveConnection(near, "slave", self._log, _SETTINGS, 0.0), TransferParser("master")
+        slave, parser = SlaveConnection(PlainLink(near), "slave", self._log, _SETTINGS, 0.0), TransferParser("master")
         position: int | None = None
         with far, near:
             try:
