@@ -409,12 +409,17 @@ def test_a_dataclass_of_the_engine_has_late_methods() -> None:
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The modules that a fresh interpreter has after `statement`, without those that it always has."""
+    """The packages that a fresh interpreter has after `statement`, without those that it always has."""
+    return {module.split(".")[0] for module in modules_loaded_by(statement)}
+
+
+def modules_loaded_by(statement: str) -> set[str]:
+    """The same, as whole names of modules."""
     script = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
     roots = [str(root) for root in ROOTS.values()]
     code = f"import sys; sys.path[:0] = {roots!r}; {script}"
     done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
-    return {module.split(".")[0] for module in done.stdout.split()}
+    return set(done.stdout.split())
 
 
 def test_importing_the_connector_loads_nothing_heavy() -> None:
@@ -448,6 +453,13 @@ def test_importing_the_engine_does_not_load_spark_or_the_command() -> None:
     loaded = loaded_by("from rmq_store import *")
     assert {"rmq_store", "numpy", "pyarrow"} <= loaded
     assert not loaded & {"pyspark", "pyspark_rmq", "py4j", "click", "rich", "pandas"}
+
+
+def test_a_server_begins_without_the_client_of_a_cluster() -> None:
+    """Most servers register nowhere and follow nobody, and each start waits for what is imported."""
+    loaded = modules_loaded_by("import rmq_store.server.broker_server")
+    assert "rmq_store.server.ha.ha_server" in loaded
+    assert not [name for name in loaded if name.startswith(("rmq_store.remoting.cluster", "rmq_store.replica.master"))]
 
 
 @pytest.mark.parametrize("module", ["rmq_store", "rmq_store.client", "rmq_store.cli", "pyspark_rmq"])

@@ -31,6 +31,7 @@ from rmq_store.remoting.questions.brokers import (
     read_runtime_info,
 )
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, parse_address
+from rmq_store.replica.wire import HA_TLS
 
 # They decide the form of the files, and when delayed messages are due: a replica has its master's.
 _TAKEN: Final = (
@@ -42,9 +43,6 @@ _OF_ROCKETMQ: Final = {
     "brokerClusterName": "DefaultCluster", "mappedFileSizeCommitLog": "1073741824",
     "mappedFileSizeConsumeQueue": "6000000",
 }  # fmt: skip
-HA_TLS: Final = "haTlsEnable"
-"""A setting of ours: the HA port takes TLS only. RocketMQ has no TLS there."""
-
 _OTHER_HA: Final = {
     "enableDLegerCommitLog": "it keeps its log with DLedger",
     "enableControllerMode": "it replicates with AutoSwitchHA (controller mode)",

@@ -16,6 +16,9 @@ from typing import Final
 
 from rmq_store.errors import MasterTransferError
 
+HA_TLS: Final = "haTlsEnable"
+"""A setting of ours: the HA port takes TLS only. RocketMQ has no TLS there."""
+
 FROM_LAST_SEGMENT: Final = 0
 """First report, of a slave without a byte: a Java master begins at the first byte of its last segment, ours at the
 first byte of its log.

@@ -10,7 +10,7 @@ from rmq_store.errors import UsageError
 from rmq_store.lazy.dataclasses import dataclass
 from rmq_store.log.broker_role import BrokerRole
 from rmq_store.log.replication import SLAVE_TIMEOUT_MS
-from rmq_store.replica.master import HA_TLS
+from rmq_store.replica.wire import HA_TLS
 from rmq_store.server.transport.tls import TlsFiles
 
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
